@@ -60,8 +60,7 @@ void Job::EndForNext() {
                  .ranks = {},
                  .dismissed = dismissed(),
                  .stopped = stopped_by(),
-                 .given = numbers_.given(),
-                 .averaged = numbers_.last()};
+                 .numbers = {.given = numbers_.given(), .averaged = numbers_.last()}};
   for (Rank rank = 0; Index(rank) < workers_.size(); ++rank) {
     const State state = At(rank).state;
     const Tally& tally = tallies()[Index(rank)];
@@ -90,7 +89,7 @@ void Job::TakeOver(const FormerRun& former) {
   admissions_.TakeOver(former);
   orders_.TakeOver(former.dismissed);
   start_workers_ = spec_.workers > 0 ? spec_.workers : std::max(1, former.workers);
-  numbers_ = NumberRounds(former.given, former.averaged);
+  numbers_ = NumberRounds(former.numbers.given, former.numbers.averaged);
   workers_.resize(clock_.tallies().size());
 }
 

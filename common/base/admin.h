@@ -5,8 +5,11 @@
 #ifndef PRD_COMMON_BASE_ADMIN_H_
 #define PRD_COMMON_BASE_ADMIN_H_
 
+#include <concepts>
 #include <cstdint>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -21,6 +24,7 @@ namespace prd {
 struct ListRuns {
   RunId before = kNoRun;
   bool live = false;
+  static void Visit(auto& m, auto&& field) { field("before", m.before)("live", m.live); }
   friend bool operator==(const ListRuns&, const ListRuns&) = default;
 };
 
@@ -32,6 +36,10 @@ struct ReadRecords {
   std::uint64_t from = 0;
   std::uint32_t max_bytes = 1 << 20;
   std::uint32_t wait_ms = 0;
+  static constexpr const char* kName = "read_records";
+  static void Visit(auto& m, auto&& field) {
+    field("run", m.run)("from", m.from)("max_bytes", m.max_bytes)("wait_ms", m.wait_ms);
+  }
   friend bool operator==(const ReadRecords&, const ReadRecords&) = default;
 };
 
@@ -40,11 +48,14 @@ struct ReadRecords {
 struct ReadSnapshot {
   RunId run = kNoRun;
   std::uint64_t from = 0;
+  static constexpr const char* kName = "read_snapshot";
+  static void Visit(auto& m, auto&& field) { field("run", m.run)("from", m.from); }
   friend bool operator==(const ReadSnapshot&, const ReadSnapshot&) = default;
 };
 
 // The daemon itself, and what only a running one knows.
 struct GetStatus {
+  static constexpr const char* kName = "get_status";
   friend bool operator==(const GetStatus&, const GetStatus&) = default;
 };
 
@@ -52,6 +63,8 @@ struct GetStatus {
 struct Act {
   std::string job;     // empty, for a drain: every job with workers on the host
   OperatorActed what;  // `by` is set by the daemon
+  static constexpr const char* kName = "act";
+  static void Visit(auto& m, auto&& field) { field("job", m.job)("what", m.what); }
   friend bool operator==(const Act&, const Act&) = default;
 };
 
@@ -59,6 +72,8 @@ struct Act {
 // there, stays as it is.
 struct Prune {
   std::vector<RunId> runs;
+  static constexpr const char* kName = "prune";
+  static void Visit(auto& m, auto&& field) { field("runs", m.runs); }
   friend bool operator==(const Prune&, const Prune&) = default;
 };
 
@@ -81,17 +96,28 @@ struct RunInfo {
   std::string owner;           // the identity whose worker began it; empty: none, or not known
   std::uint64_t bytes = 0;     // of its records, before compression, when it ended; 0: not known
   std::uint64_t first = 0;     // records from 1 up to this one were removed
+  static void Visit(auto& m, auto&& field) {
+    field("run", m.run)("job", m.job)("engine", m.engine);
+    field("started_wall_ns", m.started_wall_ns)("ended", m.ended)("records", m.records);
+    field("begun", m.begun)("finished", m.finished)("end", m.end)("identity", m.identity);
+    field("former", m.former)("next", m.next)("paused", m.paused)("owner", m.owner, kSparse);
+    field("bytes", m.bytes)("first", m.first);
+  }
   friend bool operator==(const RunInfo&, const RunInfo&) = default;
 };
 
 struct RunList {
   std::vector<RunInfo> runs;
   RunId next = kNoRun;  // `before` of the next page; kNoRun: there is none
+  static constexpr const char* kName = "run_page";
+  static void Visit(auto& m, auto&& field) { field("runs", m.runs)("next", m.next); }
   friend bool operator==(const RunList&, const RunList&) = default;
 };
 
 struct RecordBatch {
   std::vector<Record> records;
+  static constexpr const char* kName = "record_batch";
+  static void Visit(auto& m, auto&& field) { field("records", m.records); }
   friend bool operator==(const RecordBatch&, const RecordBatch&) = default;
 };
 
@@ -99,6 +125,10 @@ struct Snapshot {
   std::uint64_t index = 0;  // the state before this record; 0 with an empty state: there is none
   std::string state;        // of an answer: this part of it
   std::uint64_t bytes = 0;  // of an answer: of the whole state
+  static constexpr const char* kName = "snapshot";
+  static void Visit(auto& m, auto&& field) {
+    field("index", m.index)("state", m.state, kBytes)("bytes", m.bytes);
+  }
   friend bool operator==(const Snapshot&, const Snapshot&) = default;
 };
 
@@ -106,27 +136,45 @@ struct WorkerSilence {
   RunId run = kNoRun;
   Rank rank = kNoRank;
   DurationNs silent_ns = 0;  // since the worker was last heard of
+  static void Visit(auto& m, auto&& field) {
+    field("run", m.run)("rank", m.rank)("silent_ns", m.silent_ns);
+  }
   friend bool operator==(const WorkerSilence&, const WorkerSilence&) = default;
 };
+
+// A counter of the daemon's, by its name.
+using Counter = std::pair<std::string, std::uint64_t>;
+template <typename C>
+requires std::same_as<std::remove_const_t<C>, Counter>
+void Visit(C& m, auto&& field) { field("name", m.first)("value", m.second); }
 
 struct DaemonStatus {
   std::string version;
   std::uint32_t pid = 0;
   DurationNs uptime_ns = 0;
-  Instant now;  // the controller's clock, to be compared with Record::now
-  std::vector<std::pair<std::string, std::uint64_t>> counters;  // by name
+  Instant now;                    // the controller's clock, to be compared with Record::now
+  std::vector<Counter> counters;  // by name
   std::vector<WorkerSilence> silences;
+  static constexpr const char* kName = "daemon_status";
+  static void Visit(auto& m, auto&& field) {
+    field("version", m.version)("pid", m.pid)("uptime_ns", m.uptime_ns)("now_ns", m.now);
+    field("counters", m.counters)("silences", m.silences);
+  }
   friend bool operator==(const DaemonStatus&, const DaemonStatus&) = default;
 };
 
 struct AdminError {
   Code code = Code::kInternal;
   std::string message;
+  static constexpr const char* kName = "error";
+  static void Visit(auto& m, auto&& field) { field("code", m.code)("message", m.message); }
   friend bool operator==(const AdminError&, const AdminError&) = default;
 };
 
 struct Acted {
   std::string text;  // what has been done, in words
+  static constexpr const char* kName = "acted";
+  static void Visit(auto& m, auto&& field) { field("text", m.text); }
   friend bool operator==(const Acted&, const Acted&) = default;
 };
 

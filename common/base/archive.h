@@ -2,10 +2,11 @@
 //
 // A class lists its fields once, in a member function
 //     void Archive(StateArchive& ar) { ar(x_, y_, workers_); }
-// and gets a snapshot (Saver), its inverse (Loader) and a hash of the snapshot. The format is
-// private to one version of prd and starts with a version the owner writes; integers are
-// little-endian, containers carry a length. A damaged snapshot never makes the loader read out of
-// bounds or allocate more than the snapshot's own length allows: ok() turns false instead.
+// or, for what others also visit, by name (visit.h), and gets a snapshot (Saver), its inverse
+// (Loader) and a hash of the snapshot. The format is private to one version of prd and starts with
+// a version the owner writes; integers are little-endian, containers carry a length. A damaged
+// snapshot never makes the loader read out of bounds or allocate more than the snapshot's own
+// length allows: ok() turns false instead.
 #ifndef PRD_COMMON_BASE_ARCHIVE_H_
 #define PRD_COMMON_BASE_ARCHIVE_H_
 
@@ -25,6 +26,7 @@
 #include <vector>
 
 #include "common/base/time.h"
+#include "common/base/visit.h"
 
 namespace prd {
 
@@ -159,6 +161,17 @@ class StateArchive {
   template <typename T>
   requires requires(T& t, StateArchive& ar) { t.Archive(ar); }
   void Field(T& value) { value.Archive(*this); }
+  template <Described T>
+  requires(!requires(T & t, StateArchive& ar) { t.Archive(ar); }) void Field(T& value) {
+    Visit(value, Each{*this});
+  }
+  struct Each {
+    StateArchive& ar;
+    Each& operator()(const char*, auto& field, FieldTraits = kPlain, const char* = nullptr) {
+      ar.Field(field);
+      return *this;
+    }
+  };
 
   template <typename V, std::size_t... Is>
   void Emplace(V& value, std::size_t index, std::index_sequence<Is...>) {

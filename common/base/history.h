@@ -22,6 +22,8 @@ namespace prd {
 // A sequenced message of a worker, exactly as accepted.
 struct FromWorker {
   WorkerEnvelope envelope;
+  static constexpr const char* kName = "from_worker";
+  static void Visit(auto& m, auto&& field) { WorkerEnvelope::Visit(m.envelope, field); }
   friend bool operator==(const FromWorker&, const FromWorker&) = default;
 };
 
@@ -29,6 +31,8 @@ struct FromWorker {
 struct LeaseExpired {
   Rank rank = kNoRank;
   Incarnation incarnation = 0;
+  static constexpr const char* kName = "lease_expired";
+  static void Visit(auto& m, auto&& field) { field("rank", m.rank)("incarnation", m.incarnation); }
   friend bool operator==(const LeaseExpired&, const LeaseExpired&) = default;
 };
 
@@ -36,6 +40,8 @@ struct LeaseExpired {
 struct ProcessEnded {
   Rank rank = kNoRank;
   Incarnation incarnation = 0;
+  static constexpr const char* kName = "process_ended";
+  static void Visit(auto& m, auto&& field) { field("rank", m.rank)("incarnation", m.incarnation); }
   friend bool operator==(const ProcessEnded&, const ProcessEnded&) = default;
 };
 
@@ -44,6 +50,8 @@ struct ProcessEnded {
 struct HistoryLost {
   Rank rank = kNoRank;
   Incarnation incarnation = 0;
+  static constexpr const char* kName = "history_lost";
+  static void Visit(auto& m, auto&& field) { field("rank", m.rank)("incarnation", m.incarnation); }
   friend bool operator==(const HistoryLost&, const HistoryLost&) = default;
 };
 
@@ -54,11 +62,17 @@ struct HelloRefused {
   std::uint32_t pid = 0;
   Code code = Code::kInvalidArgument;
   std::string reason;
+  static constexpr const char* kName = "hello_refused";
+  static void Visit(auto& m, auto&& field) {
+    field("rank", m.rank)("host_name", m.host_name)("pid", m.pid)("code", m.code);
+    field("reason", m.reason);
+  }
   friend bool operator==(const HelloRefused&, const HelloRefused&) = default;
 };
 
 // The deadline that the job or its engine had asked for was reached.
 struct DeadlineReached {
+  static constexpr const char* kName = "deadline_reached";
   friend bool operator==(const DeadlineReached&, const DeadlineReached&) = default;
 };
 
@@ -98,6 +112,12 @@ struct OperatorActed {
   std::string reason;   // in the operator's words; may be empty
   std::string spec;     // kSwitch: of the next run, as RunStarted::spec
   RunId next = kNoRun;  // kSwitch: its number, which no other run gets
+  static constexpr const char* kName = "operator_acted";
+  static void Visit(auto& m, auto&& field) {
+    field("verb", m.verb)("rank", m.rank)("host", m.host, kUnlessZero)("by", m.by);
+    field("reason", m.reason, kUnlessZero)("spec", m.spec, kUnlessZero | kSparse);
+    field("next", m.next, kUnlessZero, "next_run");
+  }
   friend bool operator==(const OperatorActed&, const OperatorActed&) = default;
 };
 
@@ -110,7 +130,9 @@ using Input = std::variant<FromWorker, LeaseExpired, DeadlineReached, HistoryLos
 struct Dismissal {
   Incarnation incarnation = 0;
   std::string reason;
-  void Archive(StateArchive& ar) { ar(incarnation, reason); }
+  static void Visit(auto& m, auto&& field) {
+    field("incarnation", m.incarnation)("reason", m.reason);
+  }
   friend bool operator==(const Dismissal&, const Dismissal&) = default;
 };
 
@@ -120,7 +142,10 @@ struct FormerRank {
   Trained own;             // under it, so far
   bool awaited = false;    // its worker comes to the next run: the common start waits for it
   bool has_model = false;  // its worker has the final average of that run
-  void Archive(StateArchive& ar) { ar(rank, own, awaited, has_model); }
+  static void Visit(auto& m, auto&& field) {
+    field("rank", m.rank)("own", m.own, kPlain, "own_*")("awaited", m.awaited);
+    field("has_model", m.has_model);
+  }
   friend bool operator==(const FormerRank&, const FormerRank&) = default;
 };
 
@@ -130,7 +155,10 @@ struct NumbersAveraged {
   std::vector<Rank> ranks;           // whose numbers they were, ascending
   std::vector<std::uint64_t> calls;  // by rank
   std::vector<double> values;        // their mean
-  void Archive(StateArchive& ar) { ar(round, ranks, calls, values); }
+  static constexpr const char* kName = "numbers_averaged";
+  static void Visit(auto& m, auto&& field) {
+    field("round", m.round)("ranks", m.ranks)("calls", m.calls, kHidden)("values", m.values);
+  }
   friend bool operator==(const NumbersAveraged& a, const NumbersAveraged& b) {
     return a.round == b.round && a.ranks == b.ranks && a.calls == b.calls &&
            SameBits(a.values, b.values);
@@ -142,10 +170,22 @@ struct GivenNumbers {
   Rank rank = kNoRank;
   std::uint64_t call = 0;
   std::vector<double> values;
-  void Archive(StateArchive& ar) { ar(rank, call, values); }
+  static void Visit(auto& m, auto&& field) {
+    field("rank", m.rank)("call", m.call, kHidden)("values", m.values);
+  }
   friend bool operator==(const GivenNumbers& a, const GivenNumbers& b) {
     return a.rank == b.rank && a.call == b.call && SameBits(a.values, b.values);
   }
+};
+
+// Numbers of which the workers of the run before want the mean.
+struct FormerNumbers {
+  std::vector<GivenNumbers> given;  // by rank, ascending: to the round that is open
+  NumbersAveraged averaged;         // the newest round that has ended
+  static void Visit(auto& m, auto&& field) {
+    field("given", m.given, kUnlessZero)("last", m.averaged, kUnlessZero, "averaged");
+  }
+  friend bool operator==(const FormerNumbers&, const FormerNumbers&) = default;
 };
 
 // What a run takes over from the run that it continues.
@@ -160,12 +200,14 @@ struct FormerRun {
   std::vector<FormerRank> ranks;     // by rank, ascending
   std::vector<Dismissal> dismissed;  // the newest last
   std::string stopped;               // who has stopped the job, and why; empty: nobody
-  std::vector<GivenNumbers> given;   // by rank, ascending: to the round that is open
-  NumbersAveraged averaged;          // the newest round that has ended
+  FormerNumbers numbers;
   bool known() const { return run != kNoRun; }
-  void Archive(StateArchive& ar) {
-    ar(run, identity, trained, goal, workers, launch, model_hash, ranks, dismissed, stopped, given,
-       averaged);
+  static void Visit(auto& m, auto&& field) {
+    field("run", m.run)("identity", m.identity, kHidden)("trained", m.trained, kPlain, "*");
+    field("goal", m.goal, kUnlessZero, "goal_*")("workers", m.workers);
+    field("launch", m.launch, kUnlessZero)("model_hash", m.model_hash, kHidden);
+    field("ranks", m.ranks)("dismissed", m.dismissed, kUnlessZero);
+    field("stopped", m.stopped, kUnlessZero | kSparse)("numbers", m.numbers, kSparse, "*");
   }
   friend bool operator==(const FormerRun&, const FormerRun&) = default;
 };
@@ -178,6 +220,11 @@ struct RunStarted {
       0;  // Unix time when the run began, for display; with `now` it dates every record
   RunIdentity identity;
   FormerRun former;
+  static constexpr const char* kName = "run_started";
+  static void Visit(auto& m, auto&& field) {
+    field("job", m.job)("engine", m.engine)("spec", m.spec)("wall_ns", m.wall_ns);
+    field("identity", m.identity, kUnlessZero)("former", m.former, kUnlessZero | kSparse);
+  }
   friend bool operator==(const RunStarted&, const RunStarted&) = default;
 };
 
@@ -189,6 +236,11 @@ struct WorkerJoined {
   std::uint32_t pid = 0;
   Iteration iteration = 0;
   std::string reason;  // "initial group 1", "adopted rank 0's model"
+  static constexpr const char* kName = "worker_joined";
+  static void Visit(auto& m, auto&& field) {
+    field("rank", m.rank)("incarnation", m.incarnation)("host_name", m.host_name);
+    field("pid", m.pid)("iteration", m.iteration)("reason", m.reason);
+  }
   friend bool operator==(const WorkerJoined&, const WorkerJoined&) = default;
 };
 
@@ -206,6 +258,11 @@ struct WorkerLeft {
   LeftReason why = LeftReason::kLeft;
   std::string reason;
   std::uint32_t gradients = 0;  // of its own in no round: lost with it
+  static constexpr const char* kName = "worker_left";
+  static void Visit(auto& m, auto&& field) {
+    field("rank", m.rank)("incarnation", m.incarnation)("why", m.why)("reason", m.reason);
+    field("gradients", m.gradients, kUnlessZero);
+  }
   friend bool operator==(const WorkerLeft&, const WorkerLeft&) = default;
 };
 
@@ -214,7 +271,10 @@ struct GroupShare {
   double weight = 0;
   Iteration iteration = 0;  // the member's own, at its newest ready signal
   bool passive = false;     // as in GroupMember
-  void Archive(StateArchive& ar) { ar(rank, weight, iteration, passive); }
+  static void Visit(auto& m, auto&& field) {
+    field("rank", m.rank)("weight", m.weight)("iteration", m.iteration);
+    field("passive", m.passive, kUnlessZero);
+  }
   friend bool operator==(const GroupShare&, const GroupShare&) = default;
 };
 
@@ -231,6 +291,12 @@ struct GroupFormed {
   void Archive(StateArchive& ar) {
     ar(id, kind, members, iteration, initial_weight, reason, conflict);
   }
+  static constexpr const char* kName = "group_formed";
+  static void Visit(auto& m, auto&& field) {
+    field("id", m.id, kPlain, "group")("kind", m.kind)("iteration", m.iteration);
+    field("initial_weight", m.initial_weight)("members", m.members)("reason", m.reason);
+    field("conflict", m.conflict, kUnlessZero);
+  }
   friend bool operator==(const GroupFormed&, const GroupFormed&) = default;
 };
 
@@ -239,6 +305,10 @@ struct GroupEnded {
   GroupId id = kNoGroup;
   bool ok = false;     // every member has the result
   std::string reason;  // when not ok
+  static constexpr const char* kName = "group_ended";
+  static void Visit(auto& m, auto&& field) {
+    field("id", m.id, kPlain, "group")("ok", m.ok)("reason", m.reason, kUnlessZero);
+  }
   friend bool operator==(const GroupEnded&, const GroupEnded&) = default;
 };
 
@@ -247,6 +317,11 @@ struct AdoptOrdered {
   Rank source = kNoRank;
   std::string reason;
   GroupId result = kNoGroup;  // kNoGroup: the whole replica; else that round's result
+  static constexpr const char* kName = "adopt_ordered";
+  static void Visit(auto& m, auto&& field) {
+    field("rank", m.rank)("source", m.source)("reason", m.reason);
+    field("result", m.result, kUnlessZero);
+  }
   friend bool operator==(const AdoptOrdered&, const AdoptOrdered&) = default;
 };
 
@@ -255,6 +330,10 @@ struct UpdateDropped {
   Rank rank = kNoRank;
   Iteration iteration = 0;  // that its model had
   std::string reason;
+  static constexpr const char* kName = "update_dropped";
+  static void Visit(auto& m, auto&& field) {
+    field("rank", m.rank)("iteration", m.iteration)("reason", m.reason);
+  }
   friend bool operator==(const UpdateDropped&, const UpdateDropped&) = default;
 };
 
@@ -268,6 +347,11 @@ struct QueryAnswered {
   Iteration next = 0;  // NeighbourPlan, StorePlan: where the worker goes on
   // StorePlan: workers that train now. Sent with the reply, not recorded: 0 in a history.
   std::uint32_t workers = 0;
+  static constexpr const char* kName = "query_answered";
+  static void Visit(auto& m, auto&& field) {
+    field("rank", m.rank)("iteration", m.iteration)("local_steps", m.local_steps);
+    field("ready", m.ready)("next", m.next)("reason", m.reason);
+  }
   friend bool operator==(const QueryAnswered&, const QueryAnswered&) = default;
 };
 
@@ -277,6 +361,10 @@ struct ScheduleSet {
   std::vector<Rank> members;        // ascending
   std::vector<std::int32_t> hosts;  // by member
   std::string reason;
+  static constexpr const char* kName = "schedule_set";
+  static void Visit(auto& m, auto&& field) {
+    field("first", m.first)("members", m.members)("hosts", m.hosts)("reason", m.reason);
+  }
   friend bool operator==(const ScheduleSet&, const ScheduleSet&) = default;
 };
 
@@ -285,7 +373,9 @@ struct InEdge {
   Rank rank = kNoRank;  // the sender
   double weight = 0;    // of its update in the receiver's average
   Iteration from = 0;   // no updates of iterations before this one come
-  void Archive(StateArchive& ar) { ar(rank, weight, from); }
+  static void Visit(auto& m, auto&& field) {
+    field("rank", m.rank)("weight", m.weight)("from", m.from);
+  }
   friend bool operator==(const InEdge&, const InEdge&) = default;
 };
 
@@ -299,6 +389,11 @@ struct NeighboursSet {
   double own_weight = 1;
   std::uint32_t slots = 1;
   std::string reason;
+  static constexpr const char* kName = "neighbours_set";
+  static void Visit(auto& m, auto&& field) {
+    field("rank", m.rank)("at", m.at)("in", m.in)("out", m.out);
+    field("own_weight", m.own_weight)("slots", m.slots)("reason", m.reason);
+  }
   friend bool operator==(const NeighboursSet&, const NeighboursSet&) = default;
 };
 
@@ -309,6 +404,11 @@ struct PlacementSet {
   std::vector<Iteration> at;  // by member
   SharedList<ShardPlace> shards;
   std::string reason;
+  static constexpr const char* kName = "placement_set";
+  static void Visit(auto& m, auto&& field) {
+    field("epoch", m.epoch)("members", m.members)("at", m.at)("shards", m.shards);
+    field("reason", m.reason);
+  }
   friend bool operator==(const PlacementSet&, const PlacementSet&) = default;
 };
 
@@ -316,6 +416,8 @@ struct PlacementSet {
 struct PlacementOpened {
   std::uint64_t epoch = 0;
   std::vector<Rank> members;  // ascending
+  static constexpr const char* kName = "placement_opened";
+  static void Visit(auto& m, auto&& field) { field("epoch", m.epoch)("members", m.members); }
   friend bool operator==(const PlacementOpened&, const PlacementOpened&) = default;
 };
 
@@ -325,6 +427,10 @@ struct LinkChanged {
   Rank b = kNoRank;
   bool works = false;
   std::string reason;  // "rank 1 did not reach rank 2 in group 96"
+  static constexpr const char* kName = "link_changed";
+  static void Visit(auto& m, auto&& field) {
+    field("a", m.a)("b", m.b)("works", m.works)("reason", m.reason);
+  }
   friend bool operator==(const LinkChanged&, const LinkChanged&) = default;
 };
 
@@ -335,12 +441,21 @@ struct ReplicasDiffer {
   std::vector<Rank> ranks;   // whose parameters are not those of most members, ascending; none: all
                              // are equal again
   std::string reason;
+  static constexpr const char* kName = "replicas_differ";
+  static void Visit(auto& m, auto&& field) {
+    field("group", m.group)("iteration", m.iteration)("ranks", m.ranks);
+    field("reason", m.reason);
+  }
   friend bool operator==(const ReplicasDiffer&, const ReplicasDiffer&) = default;
 };
 
 // The job has reached its goal: every worker is told that training is done.
 struct GoalReached {
   Trained trained;
+  static constexpr const char* kName = "goal_reached";
+  static void Visit(auto& m, auto&& field) {
+    field("steps", m.trained.steps)("samples", m.trained.samples);
+  }
   friend bool operator==(const GoalReached&, const GoalReached&) = default;
 };
 
@@ -350,6 +465,11 @@ struct RunEnded {
   std::string reason;
   bool finished = false;  // its workers ended it themselves: none of them belongs to another run
   RunId next = kNoRun;    // the run in which the job goes on; kNoRun: it does not
+  static constexpr const char* kName = "run_ended";
+  static void Visit(auto& m, auto&& field) {
+    field("reason", m.reason)("finished", m.finished, kUnlessZero);
+    field("next", m.next, kUnlessZero, "next_run");
+  }
   friend bool operator==(const RunEnded&, const RunEnded&) = default;
 };
 
@@ -367,6 +487,9 @@ struct Record {
   std::uint64_t index = 0;  // from 0 without a hole, per run
   Instant now;              // the controller's clock when the input was applied
   RecordBody body;
+  static void Visit(auto& m, auto&& field) {
+    field("run", m.run)("index", m.index)("now_ns", m.now)("body", m.body);
+  }
   friend bool operator==(const Record&, const Record&) = default;
 };
 

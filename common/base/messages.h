@@ -40,7 +40,7 @@ struct Trained {
   std::int64_t steps = 0;
   std::int64_t samples = 0;
   bool known() const { return steps != 0 || samples != 0; }
-  void Archive(auto& ar) { ar(steps, samples); }
+  static void Visit(auto& m, auto&& field) { field("steps", m.steps)("samples", m.samples); }
   friend bool operator==(const Trained&, const Trained&) = default;
 };
 
@@ -142,6 +142,20 @@ struct Hello {
   std::string identity;
   // Where its connection breaks, it makes another one at once, and says a word over it.
   bool returns_at_once = false;
+  static constexpr const char* kName = "hello";
+  static void Visit(auto& m, auto&& field) {
+    field("version", m.version, kHidden)("job", m.job)("rank", m.rank, kPlain, "wanted_rank");
+    field("world_size", m.world_size)("host", m.host)("host_name", m.host_name)("pid", m.pid);
+    field("endpoints", m.endpoints)("model_bytes", m.model_bytes);
+    field("model_hash", m.model_hash, kHidden)("iteration", m.iteration);
+    field("former", m.former, kUnlessZero)("launch", m.launch, kUnlessZero);
+    field("goal", m.goal, kUnlessZero | kSparse, "goal_*");
+    field("own", m.own, kUnlessZero | kSparse, "own_*");
+    field("job_trained", m.job_trained, kUnlessZero | kSparse, "job_*");
+    field("mesh_key", m.mesh_key, kHidden | kSparse)("gradients", m.gradients, kUnlessZero);
+    field("identity", m.identity, kUnlessZero | kSparse);
+    field("returns_at_once", m.returns_at_once, kHidden);
+  }
   friend bool operator==(const Hello&, const Hello&) = default;
 };
 
@@ -170,6 +184,16 @@ struct Ready {
   Trained own;                  // by this worker so far, this step included
   std::uint32_t nonfinite = 0;  // steps that were not all finite, since the report before
   Losses losses;                // told since the report before
+  static constexpr const char* kName = "ready";
+  static void Visit(auto& m, auto&& field) {
+    field("iteration", m.iteration)("step_ns", m.step_ns)("samples", m.samples);
+    field("waiting", m.waiting)("gradients", m.gradients, kUnlessZero);
+    field("local_steps", m.local_steps, kUnlessZero)("rtt_ns", m.rtt_ns, kUnlessZero);
+    field("queued", m.queued, kUnlessZero)("dropped", m.dropped, kUnlessZero);
+    field("suppressed", m.suppressed, kUnlessZero)("own_steps", m.own.steps, kUnlessZero);
+    field("own_samples", m.own.samples, kUnlessZero)("nonfinite", m.nonfinite, kUnlessZero);
+    field("losses", m.losses.count, kUnlessZero)("loss", m.losses.mean, kUnlessZero | kFinite);
+  }
   friend bool operator==(const Ready&, const Ready&) = default;
 };
 
@@ -196,6 +220,13 @@ struct Finished {
   std::vector<Rank> unreachable;
   // Where the Group asked for it: of the parameters with its result. Equal for equal bits; 0: none.
   std::uint64_t digest = 0;
+  static constexpr const char* kName = "finished";
+  static void Visit(auto& m, auto&& field) {
+    field("group", m.group)("outcome", m.outcome)("detail", m.detail, kUnlessZero);
+    field("wait_ns", m.wait_ns)("reduce_ns", m.reduce_ns)("bytes", m.bytes);
+    field("included", m.included, kUnlessZero);
+    field("unreachable", m.unreachable, kUnlessZero | kSparse)("digest", m.digest, kUnlessZero);
+  }
   friend bool operator==(const Finished&, const Finished&) = default;
 };
 
@@ -207,6 +238,11 @@ struct Adopted {
   Iteration iteration = 0;  // the source's, when ok
   std::string detail;
   std::uint32_t included = 0;  // as in Finished, where Adopt asked for a result
+  static constexpr const char* kName = "adopted";
+  static void Visit(auto& m, auto&& field) {
+    field("ok", m.ok)("iteration", m.iteration)("detail", m.detail, kUnlessZero);
+    field("included", m.included, kUnlessZero);
+  }
   friend bool operator==(const Adopted&, const Adopted&) = default;
 };
 
@@ -214,6 +250,8 @@ struct Adopted {
 // their other holders. Said once per Placement, unless a newer one comes first.
 struct Placed {
   std::uint64_t epoch = 0;
+  static constexpr const char* kName = "placed";
+  static void Visit(auto& m, auto&& field) { field("epoch", m.epoch); }
   friend bool operator==(const Placed&, const Placed&) = default;
 };
 
@@ -221,6 +259,11 @@ struct Placed {
 struct Probed {
   Rank rank = kNoRank;
   Incarnation incarnation = 0;
+  static constexpr const char* kName = "probed";
+  static void Visit(auto& m, auto&& field) {
+    field("rank", m.rank, kPlain, "target");
+    field("incarnation", m.incarnation, kPlain, "target_incarnation");
+  }
   friend bool operator==(const Probed&, const Probed&) = default;
 };
 
@@ -229,39 +272,53 @@ struct Progressed {
   Trained own;
   std::uint32_t nonfinite = 0;  // as in Ready, as the next
   Losses losses;
+  static constexpr const char* kName = "progressed";
+  static void Visit(auto& m, auto&& field) {
+    field("own_steps", m.own.steps)("own_samples", m.own.samples);
+    field("nonfinite", m.nonfinite, kUnlessZero)("losses", m.losses.count, kUnlessZero);
+    field("loss", m.losses.mean, kUnlessZero | kFinite);
+  }
   friend bool operator==(const Progressed&, const Progressed&) = default;
 };
 
 // The training loop does something else than training, for a time: the others go on without this
 // worker. No signal of the worker that waits is unanswered.
 struct Pause {
+  static constexpr const char* kName = "pause";
   friend bool operator==(const Pause&, const Pause&) = default;
 };
 
 // It trains again. Answered by Resumed; before that maybe by Adopt, if others have gone on.
 struct Resume {
+  static constexpr const char* kName = "resume";
   friend bool operator==(const Resume&, const Resume&) = default;
 };
 
 // Asks which workers have a replica of the job now. Answered by Members.
 struct AskMembers {
+  static constexpr const char* kName = "ask_members";
   friend bool operator==(const AskMembers&, const AskMembers&) = default;
 };
 
 // Session::Finish: no more steps; wait for the final average of all live workers.
 struct Finish {
+  static constexpr const char* kName = "finish";
   friend bool operator==(const Finish&, const Finish&) = default;
 };
 
 // Leaves, without the final average: at once, or after Pause as who drains. Then Released comes.
 struct Leave {
   std::string reason;
+  static constexpr const char* kName = "leave";
+  static void Visit(auto& m, auto&& field) { field("reason", m.reason); }
   friend bool operator==(const Leave&, const Leave&) = default;
 };
 
 // Session::Stop: the job is done, as if its goal were reached.
 struct StopJob {
   std::string reason;
+  static constexpr const char* kName = "stop_job";
+  static void Visit(auto& m, auto&& field) { field("reason", m.reason); }
   friend bool operator==(const StopJob&, const StopJob&) = default;
 };
 
@@ -271,6 +328,8 @@ struct StopJob {
 struct GiveNumbers {
   std::uint64_t call = 0;
   std::vector<double> values;
+  static constexpr const char* kName = "give_numbers";
+  static void Visit(auto& m, auto&& field) { field("call", m.call)("values", m.values); }
   friend bool operator==(const GiveNumbers& a, const GiveNumbers& b) {
     return a.call == b.call && SameBits(a.values, b.values);
   }
@@ -278,6 +337,7 @@ struct GiveNumbers {
 
 // Keeps the lease alive and carries acknowledgements. seq 0. Answered by HeartbeatAck.
 struct Heartbeat {
+  static constexpr const char* kName = "heartbeat";
   friend bool operator==(const Heartbeat&, const Heartbeat&) = default;
 };
 
@@ -299,6 +359,10 @@ struct WorkerEnvelope {
   Seq oldest = 1;
   LinkToken token;  // as in its Hello
   WorkerBody body;
+  static void Visit(auto& m, auto&& field) {
+    field("run", m.run)("identity", m.identity)("rank", m.rank)("incarnation", m.incarnation);
+    field("seq", m.seq)("ack", m.ack)("oldest", m.oldest)("token", m.token)("body", m.body);
+  }
   friend bool operator==(const WorkerEnvelope&, const WorkerEnvelope&) = default;
 };
 
@@ -321,9 +385,13 @@ struct Welcome {
   // The network between devices is trusted: NCCL may be used though it protects nothing.
   bool device_network_trusted = false;
   bool job_calls = false;  // the controller knows StopJob and GiveNumbers
-  void Archive(StateArchive& ar) {
-    ar(run, identity, rank, job, engine, plan, workers, lease_ms, heartbeat_ms, own, goal,
-       on_nonfinite, mesh_security, device_network_trusted, job_calls);
+  static constexpr const char* kName = "welcome";
+  static void Visit(auto& m, auto&& field) {
+    field("run", m.run)("identity", m.identity)("rank", m.rank)("job", m.job)("engine", m.engine);
+    field("plan", m.plan)("workers", m.workers)("lease_ms", m.lease_ms);
+    field("heartbeat_ms", m.heartbeat_ms)("own", m.own, kSparse)("goal", m.goal, kSparse);
+    field("on_nonfinite", m.on_nonfinite)("mesh_security", m.mesh_security);
+    field("device_network_trusted", m.device_network_trusted)("job_calls", m.job_calls);
   }
   friend bool operator==(const Welcome&, const Welcome&) = default;
 };
@@ -338,8 +406,10 @@ struct GroupMember {
   // DrawnAhead: takes part on somebody else's account; its own signal, if one stands, stands on.
   bool passive = false;
   MeshKey mesh_key;
-  void Archive(StateArchive& ar) {
-    ar(rank, incarnation, weight, host, endpoints, passive, mesh_key);
+  static void Visit(auto& m, auto&& field) {
+    field("rank", m.rank)("incarnation", m.incarnation)("weight", m.weight, kFinite);
+    field("host", m.host)("endpoints", m.endpoints)("passive", m.passive);
+    field("mesh_key", m.mesh_key, kSparse);
   }
   friend bool operator==(const GroupMember&, const GroupMember&) = default;
 };
@@ -372,8 +442,11 @@ struct Group {
   bool digest = false;  // members tell the digest of their parameters with the result
   bool last = false;    // the job's goal is reached with the steps that this group ends
   std::string reason;
-  void Archive(StateArchive& ar) {
-    ar(id, kind, members, iteration, initial_weight, ring_only, digest, last, reason);
+  static constexpr const char* kName = "group";
+  static void Visit(auto& m, auto&& field) {
+    field("id", m.id)("kind", m.kind)("members", m.members)("iteration", m.iteration);
+    field("initial_weight", m.initial_weight, kFinite)("ring_only", m.ring_only);
+    field("digest", m.digest)("last", m.last)("reason", m.reason);
   }
   friend bool operator==(const Group&, const Group&) = default;
 };
@@ -385,7 +458,10 @@ struct Abort {
   GroupId group = kNoGroup;
   std::string reason;
   bool undone = false;
-  void Archive(StateArchive& ar) { ar(group, reason, undone); }
+  static constexpr const char* kName = "abort";
+  static void Visit(auto& m, auto&& field) {
+    field("group", m.group)("reason", m.reason)("undone", m.undone);
+  }
   friend bool operator==(const Abort&, const Abort&) = default;
 };
 
@@ -397,7 +473,10 @@ struct Adopt {
   GroupMember source;
   std::string reason;
   GroupId result = kNoGroup;
-  void Archive(StateArchive& ar) { ar(source, reason, result); }
+  static constexpr const char* kName = "adopt";
+  static void Visit(auto& m, auto&& field) {
+    field("source", m.source)("reason", m.reason)("result", m.result);
+  }
   friend bool operator==(const Adopt&, const Adopt&) = default;
 };
 
@@ -414,7 +493,11 @@ struct QueryReply {
   Iteration next = 0;
   // StorePlan: workers that train now; an update's share is one over that.
   std::uint32_t workers = 0;
-  void Archive(StateArchive& ar) { ar(iteration, local_steps, ready, next, workers); }
+  static constexpr const char* kName = "query_reply";
+  static void Visit(auto& m, auto&& field) {
+    field("iteration", m.iteration)("local_steps", m.local_steps)("ready", m.ready);
+    field("next", m.next)("workers", m.workers);
+  }
   friend bool operator==(const QueryReply&, const QueryReply&) = default;
 };
 
@@ -426,7 +509,10 @@ struct Schedule {
   SharedList<GroupMember> members;  // by rank, ascending; their weights have no meaning
   std::vector<std::int32_t> hosts;  // by member: equal for those that count as on one host
   std::string reason;
-  void Archive(StateArchive& ar) { ar(first, members, hosts, reason); }
+  static constexpr const char* kName = "schedule";
+  static void Visit(auto& m, auto&& field) {
+    field("first", m.first)("members", m.members)("hosts", m.hosts)("reason", m.reason);
+  }
   friend bool operator==(const Schedule&, const Schedule&) = default;
 };
 
@@ -443,7 +529,11 @@ struct Neighbourhood {
   // The receiver's iteration, as the controller counts it: where it goes on, if that is higher.
   Iteration at = 0;
   std::string reason;
-  void Archive(StateArchive& ar) { ar(in, from, out, own_weight, slots, at, reason); }
+  static constexpr const char* kName = "neighbourhood";
+  static void Visit(auto& m, auto&& field) {
+    field("in", m.in)("from", m.from)("out", m.out)("own_weight", m.own_weight, kFinite);
+    field("slots", m.slots)("at", m.at)("reason", m.reason);
+  }
   friend bool operator==(const Neighbourhood&, const Neighbourhood&) = default;
 };
 
@@ -454,7 +544,9 @@ struct ShardPlace {
   // The holder of its newest state: the owner takes it over. kNoRank: nobody has one (any
   // more), the owner takes what it read last, or began with.
   Rank source = kNoRank;
-  void Archive(StateArchive& ar) { ar(owner, holders, source); }
+  static void Visit(auto& m, auto&& field) {
+    field("owner", m.owner)("holders", m.holders)("source", m.source);
+  }
   friend bool operator==(const ShardPlace&, const ShardPlace&) = default;
 };
 
@@ -467,14 +559,19 @@ struct Placement {
   SharedList<ShardPlace> shards;    // by shard; their number never changes within a run
   Iteration at = 0;                 // the receiver's clock, if it is higher than its own
   std::string reason;
-  void Archive(StateArchive& ar) { ar(epoch, members, shards, at, reason); }
+  static constexpr const char* kName = "placement";
+  static void Visit(auto& m, auto&& field) {
+    field("epoch", m.epoch)("members", m.members)("shards", m.shards)("at", m.at);
+    field("reason", m.reason);
+  }
   friend bool operator==(const Placement&, const Placement&) = default;
 };
 
 // All have said Placed.
 struct Opened {
   std::uint64_t epoch = 0;
-  void Archive(StateArchive& ar) { ar(epoch); }
+  static constexpr const char* kName = "opened";
+  static void Visit(auto& m, auto&& field) { field("epoch", m.epoch); }
   friend bool operator==(const Opened&, const Opened&) = default;
 };
 
@@ -483,20 +580,22 @@ struct Opened {
 // Probed.
 struct Probe {
   SharedList<GroupMember> targets;  // weights have no meaning
-  void Archive(StateArchive& ar) { ar(targets); }
+  static constexpr const char* kName = "probe";
+  static void Visit(auto& m, auto&& field) { field("targets", m.targets); }
   friend bool operator==(const Probe&, const Probe&) = default;
 };
 
 // Answers Resume: the worker trains again, with the replica that it has now.
 struct Resumed {
-  void Archive(StateArchive&) {}
+  static constexpr const char* kName = "resumed";
   friend bool operator==(const Resumed&, const Resumed&) = default;
 };
 
 // Answers AskMembers.
 struct Members {
   SharedList<GroupMember> members;  // by rank, ascending; weights have no meaning
-  void Archive(StateArchive& ar) { ar(members); }
+  static constexpr const char* kName = "members";
+  static void Visit(auto& m, auto&& field) { field("members", m.members); }
   friend bool operator==(const Members&, const Members&) = default;
 };
 
@@ -508,7 +607,8 @@ struct Announce {
   // Each may copy this worker's replica, or its parameters, once. Nobody copies a replica without
   // such an order. The result of a kRound may be copied by whoever was in it.
   bool copies = false;
-  void Archive(StateArchive& ar) { ar(members, copies); }
+  static constexpr const char* kName = "announce";
+  static void Visit(auto& m, auto&& field) { field("members", m.members)("copies", m.copies); }
   friend bool operator==(const Announce&, const Announce&) = default;
 };
 
@@ -518,7 +618,8 @@ struct Announce {
 // that is over.
 struct Gone {
   std::vector<Incarnation> incarnations;
-  void Archive(StateArchive& ar) { ar(incarnations); }
+  static constexpr const char* kName = "gone";
+  static void Visit(auto& m, auto&& field) { field("incarnations", m.incarnations); }
   friend bool operator==(const Gone&, const Gone&) = default;
 };
 
@@ -528,7 +629,10 @@ struct NumbersMean {
   std::uint64_t call = 0;
   std::vector<double> values;  // the same for all who are in the round
   std::string wrong;
-  void Archive(StateArchive& ar) { ar(call, values, wrong); }
+  static constexpr const char* kName = "numbers_mean";
+  static void Visit(auto& m, auto&& field) {
+    field("call", m.call)("values", m.values)("wrong", m.wrong);
+  }
   friend bool operator==(const NumbersMean& a, const NumbersMean& b) {
     return a.call == b.call && SameBits(a.values, b.values) && a.wrong == b.wrong;
   }
@@ -540,14 +644,16 @@ struct NumbersMean {
 // step ends once it has that run's common start. Not answered.
 struct EndRun {
   std::string reason;
-  void Archive(StateArchive& ar) { ar(reason); }
+  static constexpr const char* kName = "end_run";
+  static void Visit(auto& m, auto&& field) { field("reason", m.reason); }
   friend bool operator==(const EndRun&, const EndRun&) = default;
 };
 
 // The session is over; the last message of a link.
 struct Released {
   std::string reason;
-  void Archive(StateArchive& ar) { ar(reason); }
+  static constexpr const char* kName = "released";
+  static void Visit(auto& m, auto&& field) { field("reason", m.reason); }
   friend bool operator==(const Released&, const Released&) = default;
 };
 
@@ -558,7 +664,10 @@ struct Refused {
   Code code = Code::kInvalidArgument;
   std::string reason;
   std::uint32_t retry_ms = 0;
-  void Archive(StateArchive& ar) { ar(code, reason, retry_ms); }
+  static constexpr const char* kName = "refused";
+  static void Visit(auto& m, auto&& field) {
+    field("code", m.code)("reason", m.reason)("retry_ms", m.retry_ms);
+  }
   friend bool operator==(const Refused&, const Refused&) = default;
 };
 
@@ -567,7 +676,8 @@ struct HeartbeatAck {
   // Why the job has not begun for this worker, or for whom the worker has waited for some seconds;
   // empty: it does not wait.
   std::string waits_for;
-  void Archive(StateArchive& ar) { ar(waits_for); }
+  static constexpr const char* kName = "heartbeat_ack";
+  static void Visit(auto& m, auto&& field) { field("waits_for", m.waits_for, kSparse); }
   friend bool operator==(const HeartbeatAck&, const HeartbeatAck&) = default;
 };
 
@@ -584,6 +694,11 @@ struct ControllerEnvelope {
   Seq ack = 0;  // the last worker message received in order
   JobProgress progress;
   ControllerBody body;
+  static void Visit(auto& m, auto&& field) {
+    field("identity", m.identity)("incarnation", m.incarnation)("seq", m.seq)("ack", m.ack);
+    field("steps", m.progress.trained.steps)("samples", m.progress.trained.samples);
+    field("workers", m.progress.workers)("done", m.progress.done)("body", m.body);
+  }
   friend bool operator==(const ControllerEnvelope&, const ControllerEnvelope&) = default;
 };
 

@@ -62,9 +62,12 @@ struct GroupPlan {
   bool keep_initial = false;
   // kChange: the share of the mean change that is added to the base. Finite.
   double outer_rate = 1;
-  void Archive(StateArchive& ar) {
-    ar(payload, members, any_time, run_ahead, newest_only, asks, delayed_ack, keep_initial,
-       outer_rate);
+  static constexpr const char* kName = "groups";
+  static void Visit(auto& m, auto&& field) {
+    field("payload", m.payload)("members", m.members)("any_time", m.any_time);
+    field("run_ahead", m.run_ahead)("newest_only", m.newest_only)("asks", m.asks);
+    field("delayed_ack", m.delayed_ack)("keep_initial", m.keep_initial);
+    field("outer_rate", m.outer_rate, kFinite);
   }
   friend bool operator==(const GroupPlan&, const GroupPlan&) = default;
 };
@@ -81,7 +84,10 @@ struct NeighbourPlan {
   // Apply, send, receive, average (Hop, Figure 2a); otherwise send before the gradient is computed,
   // average, apply (Figure 2b).
   bool serial = false;
-  void Archive(StateArchive& ar) { ar(staleness, backups, serial); }
+  static constexpr const char* kName = "neighbours";
+  static void Visit(auto& m, auto&& field) {
+    field("staleness", m.staleness)("backups", m.backups)("serial", m.serial);
+  }
   friend bool operator==(const NeighbourPlan&, const NeighbourPlan&) = default;
 };
 
@@ -93,7 +99,10 @@ struct StorePlan {
   // is over. -1: without a bound.
   std::int32_t staleness = 0;
   bool staleness_aware = false;  // a delayed update counts less (engines/ssp)
-  void Archive(StateArchive& ar) { ar(staleness, staleness_aware); }
+  static constexpr const char* kName = "store";
+  static void Visit(auto& m, auto&& field) {
+    field("staleness", m.staleness)("staleness_aware", m.staleness_aware);
+  }
   friend bool operator==(const StorePlan&, const StorePlan&) = default;
 };
 
@@ -101,7 +110,7 @@ struct StorePlan {
 struct Plan {
   std::uint32_t every = 1;  // local steps per signal; the steps between end at once. >= 1
   std::variant<GroupPlan, NeighbourPlan, StorePlan> by;
-  void Archive(StateArchive& ar) { ar(every, by); }
+  static void Visit(auto& m, auto&& field) { field("every", m.every)("by", m.by); }
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 

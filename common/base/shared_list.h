@@ -19,6 +19,7 @@ namespace prd {
 template <typename T>
 class SharedList {
  public:
+  using value_type = T;
   using const_iterator = typename std::vector<T>::const_iterator;
 
   SharedList() = default;

@@ -89,16 +89,16 @@ void WriteFormer(const FormerRun& from, wire::FormerRun::Builder to) {
     dismissed[i].setReason(ToText(from.dismissed[i].reason));
   }
   if (!from.stopped.empty()) to.setStopped(ToText(from.stopped));
-  if (from.given.empty() && from.averaged == NumbersAveraged()) return;
+  if (from.numbers == FormerNumbers()) return;
   auto numbers = to.initNumbers();
-  auto given = numbers.initGiven(static_cast<unsigned>(from.given.size()));
+  auto given = numbers.initGiven(static_cast<unsigned>(from.numbers.given.size()));
   for (unsigned i = 0; i < given.size(); ++i) {
-    const std::vector<double>& values = from.given[i].values;
-    given[i].setRank(from.given[i].rank);
-    given[i].setCall(from.given[i].call);
+    const std::vector<double>& values = from.numbers.given[i].values;
+    given[i].setRank(from.numbers.given[i].rank);
+    given[i].setCall(from.numbers.given[i].call);
     WriteNumbers<double>(values, given[i].initValues(static_cast<unsigned>(values.size())));
   }
-  WriteAveraged(from.averaged, numbers.initLast());
+  WriteAveraged(from.numbers.averaged, numbers.initLast());
 }
 
 FormerRun ReadFormer(wire::FormerRun::Reader from) {
@@ -112,8 +112,7 @@ FormerRun ReadFormer(wire::FormerRun::Reader from) {
                .ranks = {},
                .dismissed = {},
                .stopped = ToString(from.getStopped()),
-               .given = {},
-               .averaged = ReadAveraged(from.getNumbers().getLast())};
+               .numbers = {.given = {}, .averaged = ReadAveraged(from.getNumbers().getLast())}};
   for (const auto rank : from.getRanks()) {
     to.ranks.push_back({.rank = rank.getRank(),
                         .own = ReadTrained(rank.getOwn()),
@@ -125,9 +124,9 @@ FormerRun ReadFormer(wire::FormerRun::Reader from) {
         {.incarnation = of.getIncarnation(), .reason = ToString(of.getReason())});
   }
   for (const auto of : from.getNumbers().getGiven()) {
-    to.given.push_back({.rank = of.getRank(),
-                        .call = of.getCall(),
-                        .values = ReadNumbers<double>(of.getValues())});
+    to.numbers.given.push_back({.rank = of.getRank(),
+                                .call = of.getCall(),
+                                .values = ReadNumbers<double>(of.getValues())});
   }
   return to;
 }

@@ -12,15 +12,14 @@
 namespace prd {
 namespace {
 
-template <typename T>
-concept ListsFields = requires(T& m, int visitor) {
-  Visit(m, visitor);
-};
+template <typename... Ts>
+void DrawKind(Prng& prng, std::size_t kind, std::variant<Ts...>& body);
 
 // Draws a value for any field by its type.
 class Draw {
  public:
-  explicit Draw(Prng& prng) : prng_(prng) {}
+  // `kind` is that of the body.
+  explicit Draw(Prng& prng, std::size_t kind = 0) : prng_(prng), kind_(kind) {}
 
   template <std::integral T>
   void operator()(T& value) {
@@ -56,18 +55,14 @@ class Draw {
     (*this)(value.first);
     (*this)(value.second);
   }
-  template <ListsFields T>
+  template <Described T>
   void operator()(T& m) {
     Visit(m, *this);
   }
-  template <typename T>
-  Draw& operator()(const char*, T& field, Visible = Visible::kAlways) {
+  Draw& operator()(const char*, auto& field, FieldTraits = kPlain, const char* = nullptr) {
     (*this)(field);
     return *this;
   }
-  // Kinds without fields.
-  template <typename T>
-  requires(std::is_empty_v<T> && !ListsFields<T>) void operator()(T&) {}
 
   void operator()(Payload& value) { Enum(value, Payload::kChange); }
   void operator()(Membership& value) { Enum(value, Membership::kSchedule); }
@@ -78,86 +73,30 @@ class Draw {
   void operator()(Code& value) {  // of an error
     value = static_cast<Code>(1 + prng_.Below(static_cast<std::uint64_t>(Code::kInternal)));
   }
-
   void operator()(OnNonfinite& value) { Enum(value, OnNonfinite::kStop); }
+  void operator()(HasGradients& value) { Enum(value, HasGradients::kLater); }
+  void operator()(MeshSecurity& value) { Enum(value, MeshSecurity::kCurve); }
 
   void operator()(RunIdentity& m) { Fields(m.high, m.low); }
   void operator()(LinkToken& m) { Fields(m.high, m.low); }
-  void operator()(HasGradients& value) { Enum(value, HasGradients::kLater); }
-  void operator()(MeshSecurity& value) { Enum(value, MeshSecurity::kCurve); }
   void operator()(MeshKey& m) {
     for (std::uint8_t& byte : m.bytes) (*this)(byte);
-  }
-  void operator()(Trained& m) { Fields(m.steps, m.samples); }
-  void operator()(JobProgress& m) { Fields(m.trained, m.workers, m.done); }
-  void operator()(Welcome& m) {
-    Fields(m.run, m.identity, m.rank, m.job, m.engine, m.plan, m.workers, m.lease_ms,
-           m.heartbeat_ms, m.own, m.goal, m.on_nonfinite, m.mesh_security, m.device_network_trusted,
-           m.job_calls);
   }
   void operator()(Plan& m) {
     (*this)(m.every);
     m.every = std::max(m.every, 1u);
-    const std::uint64_t kind = prng_.Below(3);
-    if (kind == 1) m.by = NeighbourPlan{};
-    if (kind == 2) m.by = StorePlan{};
-    std::visit(*this, m.by);
+    DrawKind(prng_, prng_.Below(3), m.by);
   }
-  void operator()(GroupPlan& m) {
-    Fields(m.payload, m.members, m.any_time, m.run_ahead, m.newest_only, m.asks, m.delayed_ack,
-           m.keep_initial, m.outer_rate);
-  }
-  void operator()(NeighbourPlan& m) { Fields(m.staleness, m.backups, m.serial); }
-  void operator()(StorePlan& m) { Fields(m.staleness, m.staleness_aware); }
-  void operator()(GroupMember& m) {
-    Fields(m.rank, m.incarnation, m.weight, m.host, m.endpoints, m.passive, m.mesh_key);
-  }
-  void operator()(Group& m) {
-    Fields(m.id, m.kind, m.members, m.iteration, m.initial_weight, m.ring_only, m.digest, m.last,
-           m.reason);
-  }
-  void operator()(Abort& m) { Fields(m.group, m.reason, m.undone); }
-  void operator()(Adopt& m) { Fields(m.source, m.reason, m.result); }
-  void operator()(QueryReply& m) { Fields(m.iteration, m.local_steps, m.ready, m.next, m.workers); }
-  void operator()(Opened& m) { Fields(m.epoch); }
-  void operator()(Probe& m) { Fields(m.targets); }
-  void operator()(Members& m) { Fields(m.members); }
-  void operator()(EndRun& m) { Fields(m.reason); }
-  void operator()(Announce& m) { Fields(m.members, m.copies); }
-  void operator()(Gone& m) { Fields(m.incarnations); }
-  void operator()(NumbersMean& m) { Fields(m.call, m.values, m.wrong); }
-  void operator()(HeartbeatAck& m) { Fields(m.waits_for); }
   void operator()(Neighbourhood& m) {
-    Fields(m.in, m.from, m.out, m.own_weight, m.slots, m.at, m.reason);
+    Visit(m, *this);
     m.from.resize(m.in.size());
     m.slots = std::max(m.slots, 1u);
   }
-  void operator()(Placement& m) { Fields(m.epoch, m.members, m.shards, m.at, m.reason); }
-  void operator()(Schedule& m) { Fields(m.first, m.members, m.hosts, m.reason); }
-  void operator()(Released& m) { Fields(m.reason); }
-  void operator()(Refused& m) { Fields(m.code, m.reason, m.retry_ms); }
-
+  void operator()(WorkerBody& m) { DrawKind(prng_, kind_, m); }
+  void operator()(ControllerBody& m) { DrawKind(prng_, kind_, m); }
+  void operator()(RecordBody& m) { DrawKind(prng_, kind_, m); }
   void operator()(FromWorker& m) { m.envelope = RandomWorkerEnvelope(prng_, prng_.Next()); }
   void operator()(Record& m) { m = RandomRecord(prng_, prng_.Next()); }
-
-  void operator()(ReadRecords& m) { Fields(m.run, m.from, m.max_bytes, m.wait_ms); }
-  void operator()(ListRuns& m) { Fields(m.before, m.live); }
-  void operator()(ReadSnapshot& m) { Fields(m.run, m.from); }
-  void operator()(RunInfo& m) {
-    Fields(m.run, m.job, m.engine, m.started_wall_ns, m.ended, m.records, m.begun, m.finished,
-           m.end, m.identity, m.former, m.next, m.paused, m.owner, m.bytes, m.first);
-  }
-  void operator()(RunList& m) { Fields(m.runs, m.next); }
-  void operator()(RecordBatch& m) { Fields(m.records); }
-  void operator()(Snapshot& m) { Fields(m.index, m.state, m.bytes); }
-  void operator()(WorkerSilence& m) { Fields(m.run, m.rank, m.silent_ns); }
-  void operator()(DaemonStatus& m) {
-    Fields(m.version, m.pid, m.uptime_ns, m.now, m.counters, m.silences);
-  }
-  void operator()(AdminError& m) { Fields(m.code, m.message); }
-  void operator()(Act& m) { Fields(m.job, m.what); }
-  void operator()(Prune& m) { Fields(m.runs); }
-  void operator()(Acted& m) { Fields(m.text); }
 
   template <typename... Ts>
   void Fields(Ts&... fields) {
@@ -171,6 +110,7 @@ class Draw {
   }
 
   Prng& prng_;
+  const std::size_t kind_;
 };
 
 template <typename... Ts>
@@ -182,30 +122,24 @@ void DrawKind(Prng& prng, std::size_t kind, std::variant<Ts...>& body) {
   (std::index_sequence_for<Ts...>{});
 }
 
+template <typename T>
+T Drawn(Prng& prng, std::size_t kind) {
+  T m;
+  Visit(m, Draw(prng, kind));
+  return m;
+}
+
 }  // namespace
 
 WorkerEnvelope RandomWorkerEnvelope(Prng& prng, std::size_t kind) {
-  WorkerEnvelope envelope;
-  Draw(prng).Fields(envelope.run, envelope.identity, envelope.rank, envelope.incarnation,
-                    envelope.seq, envelope.ack, envelope.oldest, envelope.token);
-  DrawKind(prng, kind, envelope.body);
-  return envelope;
+  return Drawn<WorkerEnvelope>(prng, kind);
 }
 
 ControllerEnvelope RandomControllerEnvelope(Prng& prng, std::size_t kind) {
-  ControllerEnvelope envelope;
-  Draw(prng).Fields(envelope.identity, envelope.incarnation, envelope.seq, envelope.ack,
-                    envelope.progress);
-  DrawKind(prng, kind, envelope.body);
-  return envelope;
+  return Drawn<ControllerEnvelope>(prng, kind);
 }
 
-Record RandomRecord(Prng& prng, std::size_t kind) {
-  Record record;
-  Draw(prng).Fields(record.run, record.index, record.now);
-  DrawKind(prng, kind, record.body);
-  return record;
-}
+Record RandomRecord(Prng& prng, std::size_t kind) { return Drawn<Record>(prng, kind); }
 
 AdminRequest RandomAdminRequest(Prng& prng, std::size_t kind) {
   AdminRequest request;

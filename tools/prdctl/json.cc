@@ -2,6 +2,8 @@
 
 #include <array>
 #include <cstdio>
+#include <string>
+#include <utility>
 
 #include "common/base/static_schedule.h"
 #include "common/base/visit.h"
@@ -26,19 +28,31 @@ const char* OutcomeName(Outcome outcome) {
 // Adds the fields that are shown to an object.
 class FieldWriter {
  public:
-  explicit FieldWriter(Json& out) : out_(out) {}
+  // `prefix` begins the keys of all fields, and `traits` hold for all.
+  explicit FieldWriter(Json& out, std::string prefix = "", FieldTraits traits = kPlain)
+      : out_(out), prefix_(std::move(prefix)), traits_(traits) {}
 
   template <typename T>
-  FieldWriter& operator()(const char* name, const T& value, Visible visible = Visible::kAlways) {
-    const bool zero = visible == Visible::kUnlessZero && value == T();
-    if (visible != Visible::kNever && !zero) out_[name] = Of(value);
+  FieldWriter& operator()(const char* name, const T& value, FieldTraits traits = kPlain,
+                          const char* shown = nullptr) {
+    traits = traits | traits_;
+    if ((traits & kHidden) != 0 || ((traits & kUnlessZero) != 0 && value == T())) return *this;
+    std::string key = prefix_ + (shown != nullptr ? shown : name);
+    if constexpr (Described<T>) {
+      if (key.ends_with('*')) {
+        key.pop_back();
+        Visit(value, FieldWriter(out_, key, traits));
+        return *this;
+      }
+    }
+    out_[key] = Of(value);
     return *this;
   }
 
  private:
   template <typename T>
   static Json Of(const T& value) {
-    if constexpr (requires { Visit(value, std::declval<FieldWriter&>()); }) {
+    if constexpr (Described<T>) {
       Json fields = Json::object();
       Visit(value, FieldWriter(fields));
       return fields;
@@ -69,11 +83,13 @@ class FieldWriter {
   }
 
   Json& out_;
+  const std::string prefix_;
+  const FieldTraits traits_;
 };
 
 template <typename Body>
 void AddBody(const Body& body, Json* out) {
-  (*out)["type"] = TypeName(body);
+  (*out)["type"] = Body::kName;
   Visit(body, FieldWriter(*out));
 }
 

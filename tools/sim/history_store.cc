@@ -24,7 +24,7 @@ class Hasher {
   std::uint64_t hash() const { return hash_; }
 
   template <typename T>
-  Hasher& operator()(const char*, const T& value, Visible = Visible::kAlways) {
+  Hasher& operator()(const char*, const T& value, FieldTraits = kPlain, const char* = nullptr) {
     Add(value);
     return *this;
   }
