@@ -20,16 +20,15 @@ namespace prd {
 void EncodeTo(const WorkerEnvelope& envelope, std::string* out);
 void EncodeTo(const ControllerEnvelope& envelope, std::string* out);
 void EncodeTo(const Record& record, std::string* out);
+void EncodeTo(const AdminRequest& request, std::string* out);
+void EncodeTo(const AdminReply& reply, std::string* out);
 
 template <typename Message>
-requires requires(const Message& message, std::string* out) { EncodeTo(message, out); }
 std::string Encode(const Message& message) {
   std::string bytes;
   EncodeTo(message, &bytes);
   return bytes;
 }
-std::string Encode(const AdminRequest& request);
-std::string Encode(const AdminReply& reply);
 
 // Texts that go from here to other workers, the log and the history are cut (kMaxText); in a
 // Hello, they are refused when they are longer (job_limits.h).

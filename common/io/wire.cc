@@ -40,12 +40,6 @@ void WireBuilder::ToBytes(std::string* out) {
   capnp::writeMessage(stream, segments);
 }
 
-std::string WireBuilder::ToBytes() {
-  std::string bytes;
-  ToBytes(&bytes);
-  return bytes;
-}
-
 WireReader::WireReader(std::string_view bytes)
     : message_(Aligned(bytes), LimitsFor(bytes.size() / sizeof(capnp::word))) {}
 
@@ -61,15 +55,6 @@ kj::ArrayPtr<const capnp::word> WireReader::Aligned(std::string_view bytes) {
   }
   std::memcpy(aligned, bytes.data(), bytes.size());
   return kj::arrayPtr(aligned, words);
-}
-
-Status CannotBeRead(const char* what, const std::string& why) {
-  return Status(Code::kInvalidArgument, std::string(what) + " that cannot be read: " + why);
-}
-
-Code ToErrorCode(wire::Code code) {
-  if (code == wire::Code::OK) throw Malformed{"code: found ok, allowed is an error"};
-  return ToEnum(code, Code::kInternal, "code");
 }
 
 }  // namespace prd

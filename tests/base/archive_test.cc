@@ -14,6 +14,13 @@ struct Inner {
   friend bool operator==(const Inner&, const Inner&) = default;
 };
 
+struct Named {
+  int a = 0;
+  std::string b;
+  static void Visit(auto& m, auto&& field) { field("a", m.a)("b", m.b, kUnlessZero, "other"); }
+  friend bool operator==(const Named&, const Named&) = default;
+};
+
 struct Outer {
   bool flag = false;
   double x = 0;
@@ -53,6 +60,19 @@ Outer Random(Prng* prng) {
       o.any = Inner{3, "inner"};
   }
   return o;
+}
+
+TEST(Archive, AStructThatNamesItsFieldsIsSavedInTheirOrder) {
+  Named named{.a = 7, .b = "seven"};
+  Inner inner{.a = 7, .b = "seven"};
+  StateArchive saver = StateArchive::Saver();
+  saver(named);
+  EXPECT_EQ(saver.bytes(), SaveState(inner));
+  Named loaded;
+  StateArchive loader = StateArchive::Loader(saver.bytes());
+  loader(loaded);
+  EXPECT_TRUE(loader.ok() && loader.AtEnd());
+  EXPECT_EQ(loaded, named);
 }
 
 TEST(Archive, LoadsWhatItSaved) {
