@@ -120,8 +120,8 @@ template <typename T>
 std::string AsText(const SharedList<T>& values) {
   return AsText(values.get());
 }
-template <typename T>
-requires std::is_class_v<T> std::string AsText(const T& value) {
+template <Described T>
+std::string AsText(const T& value) {
   return "{" + Show("", value) + "}";
 }
 template <typename T>
@@ -131,13 +131,40 @@ std::string AsText(const std::vector<T>& values) {
   return text.empty() ? "none" : text;
 }
 
+// Passes fields on under the names that tools have for them: "goal_*" and "steps" are "goal_steps".
+template <typename Visitor>
+class PrefixedFields {
+ public:
+  PrefixedFields(Visitor& to, std::string prefix, FieldTraits traits)
+      : to_(to), prefix_(prefix.substr(0, prefix.size() - 1)), traits_(traits) {}
+  PrefixedFields& operator()(const char* name, auto& value, FieldTraits traits = kPlain,
+                             const char* = nullptr) {
+    const std::string key = prefix_ + name;
+    to_(key.c_str(), value, traits | traits_);
+    return *this;
+  }
+
+ private:
+  Visitor& to_;
+  const std::string prefix_;
+  const FieldTraits traits_;
+};
+
 // Visits the fields of one message, or is given them one by one.
 class Shower {
  public:
   explicit Shower(std::string name) : text_(std::move(name)) {}
   template <typename T>
-  Shower& operator()(const std::string& key, const T& value, Visible shown = Visible::kAlways) {
-    bool hides = shown != Visible::kAlways && value == T{};
+  Shower& operator()(const std::string& name, const T& value, FieldTraits traits = kPlain,
+                     const char* shown = nullptr) {
+    const std::string key = shown != nullptr ? shown : name;
+    if constexpr (Described<T>) {
+      if (key.ends_with('*')) {
+        Visit(value, PrefixedFields(*this, key, traits));
+        return *this;
+      }
+    }
+    bool hides = (traits & kHidden) != 0 || ((traits & kUnlessZero) != 0 && value == T{});
     if constexpr (std::is_same_v<T, std::string>) {
       hides = hides || (key == "host_name" && value == kHostName);
       if (key == "reason") {
@@ -145,10 +172,11 @@ class Shower {
         return *this;
       }
     }
-    if constexpr (std::is_same_v<T, double>) hides = hides || value == 0;
     if constexpr (std::is_same_v<T, std::uint32_t>)
       hides = hides || (key == "pid" && value == kPid);
-    if (!hides) text_ += (text_.empty() ? "" : " ") + key + "=" + AsText(value);
+    if constexpr (requires { AsText(value); }) {  // tokens, and messages in messages, are not shown
+      if (!hides) text_ += (text_.empty() ? "" : " ") + key + "=" + AsText(value);
+    }
     return *this;
   }
   const std::string& reason() const { return reason_; }
@@ -222,8 +250,19 @@ class Taker {
  public:
   explicit Taker(transcript::Command* command) : command_(command) {}
   template <typename T>
-  Taker& operator()(const char* key, T& value, Visible = Visible::kAlways) {
-    if (command_->Has(key)) Parse(command_->Take(key), &value);
+  Taker& operator()(const char* name, T& value, FieldTraits traits = kPlain,
+                    const char* shown = nullptr) {
+    const std::string key = shown != nullptr ? shown : name;
+    if constexpr (Described<T>) {
+      if (key.ends_with('*')) {
+        Visit(value, PrefixedFields(*this, key, traits));
+        return *this;
+      }
+      if constexpr (!requires { Parse(key, &value); }) return *this;
+    }
+    if constexpr (requires { Parse(key, &value); }) {
+      if (command_->Has(key)) Parse(command_->Take(key), &value);
+    }
     return *this;
   }
 
@@ -236,7 +275,7 @@ template <typename Body>
 std::optional<Body> Take(const std::string& name, transcript::Command* command) {
   std::optional<Body> body;
   const auto look = [&]<typename T>(T of) {
-    if (name != TypeName(of)) return;
+    if (name != T::kName) return;
     Visit(of, Taker(command));
     body = of;
   };

@@ -111,72 +111,6 @@ void Speakers::Say(Rank rank, WorkerBody body, Command* command) {
 
 // ---- what they are told ----
 
-// The fields of what controllers say, as common/base/visit.h lists the others.
-
-constexpr const char* TypeName(const Welcome&) { return "welcome"; }
-void Visit(Is<Welcome> auto& m, auto&& visit) {
-  visit("rank", m.rank)("workers", m.workers);
-  visit("needs_gradients", NeedsGradients(m.plan), kUnlessZero);
-  visit("own_steps", m.own.steps, kUnlessZero)("own_samples", m.own.samples, kUnlessZero);
-  visit("goal_steps", m.goal.steps, kUnlessZero)("goal_samples", m.goal.samples, kUnlessZero);
-  visit("on_nonfinite", m.on_nonfinite, kUnlessZero);
-}
-constexpr const char* TypeName(const Abort&) { return "abort"; }
-void Visit(Is<Abort> auto& m, auto&& visit) {
-  visit("group", m.group)("undone", m.undone, kUnlessZero)("reason", m.reason);
-}
-constexpr const char* TypeName(const Adopt&) { return "adopt"; }
-void Visit(Is<Adopt> auto& m, auto&& visit) {
-  visit("source", std::vector{m.source})("result", m.result, kUnlessZero)("reason", m.reason);
-}
-constexpr const char* TypeName(const Released&) { return "released"; }
-void Visit(Is<Released> auto& m, auto&& visit) { visit("reason", m.reason); }
-constexpr const char* TypeName(const Refused&) { return "refused"; }
-void Visit(Is<Refused> auto& m, auto&& visit) {
-  visit("code", m.code)("retry_ms", m.retry_ms, kUnlessZero)("reason", m.reason);
-}
-constexpr const char* TypeName(const HeartbeatAck&) { return "heartbeat_ack"; }
-void Visit(Is<HeartbeatAck> auto& m, auto&& visit) { visit("waits_for", m.waits_for, kUnlessZero); }
-constexpr const char* TypeName(const QueryReply&) { return "query_reply"; }
-void Visit(Is<QueryReply> auto& m, auto&& visit) {
-  visit("iteration", m.iteration)("local_steps", m.local_steps, kUnlessZero)("ready", m.ready);
-  visit("next", m.next, kUnlessZero)("workers", m.workers, kUnlessZero);
-}
-constexpr const char* TypeName(const Schedule&) { return "schedule"; }
-void Visit(Is<Schedule> auto& m, auto&& visit) {
-  visit("first", m.first)("members", m.members.get())("hosts", m.hosts)("reason", m.reason);
-}
-constexpr const char* TypeName(const Neighbourhood&) { return "neighbourhood"; }
-void Visit(Is<Neighbourhood> auto& m, auto&& visit) {
-  visit("in", m.in.get())("from", m.from)("out", m.out.get())("own_weight", m.own_weight);
-  visit("slots", m.slots)("at", m.at)("reason", m.reason);
-}
-constexpr const char* TypeName(const Placement&) { return "placement"; }
-void Visit(Is<Placement> auto& m, auto&& visit) {
-  visit("epoch", m.epoch)("members", m.members.get())("shards", m.shards)("at", m.at);
-  visit("reason", m.reason);
-}
-constexpr const char* TypeName(const Opened&) { return "opened"; }
-void Visit(Is<Opened> auto& m, auto&& visit) { visit("epoch", m.epoch); }
-constexpr const char* TypeName(const Probe&) { return "probe"; }
-void Visit(Is<Probe> auto& m, auto&& visit) { visit("targets", m.targets.get()); }
-constexpr const char* TypeName(const Resumed&) { return "resumed"; }
-void Visit(Is<Resumed> auto&, auto&&) {}
-constexpr const char* TypeName(const Members&) { return "members"; }
-void Visit(Is<Members> auto& m, auto&& visit) { visit("members", m.members.get()); }
-constexpr const char* TypeName(const Announce&) { return "announce"; }
-void Visit(Is<Announce> auto& m, auto&& visit) {
-  visit("members", m.members.get())("copies", m.copies, kUnlessZero);
-}
-constexpr const char* TypeName(const EndRun&) { return "end_run"; }
-void Visit(Is<EndRun> auto& m, auto&& visit) { visit("reason", m.reason); }
-constexpr const char* TypeName(const Gone&) { return "gone"; }
-void Visit(Is<Gone> auto& m, auto&& visit) { visit("incarnations", m.incarnations); }
-constexpr const char* TypeName(const NumbersMean&) { return "numbers_mean"; }
-void Visit(Is<NumbersMean> auto& m, auto&& visit) {
-  visit("call", m.call)("values", m.values)("wrong", m.wrong, kUnlessZero);
-}
-
 namespace {
 
 // Shows members as their Hellos told: "0*0.5,1*0.5", without the weights where they have no
@@ -185,14 +119,19 @@ class Told {
  public:
   Told(std::string name, const Speakers& speakers)
       : shower_(std::move(name)), speakers_(speakers) {}
+  // What is zero or empty is left out, but for numbers of something.
   template <typename T>
-  Told& operator()(const char* key, const T& value, Visible shown = Visible::kAlways) {
-    if constexpr (std::is_same_v<T, std::vector<GroupMember>>) {
+  Told& operator()(const char* key, const T& value, FieldTraits traits = kPlain,
+                   const char* shown = nullptr) {
+    if (!std::is_same_v<T, Rank> && !std::is_same_v<T, Code>) traits = traits | kUnlessZero;
+    if constexpr (std::is_same_v<T, GroupMember>) {
+      shower_(key, Member(value), traits, shown);
+    } else if constexpr (std::is_same_v<T, SharedList<GroupMember>>) {
       std::vector<std::string> members;
       for (const GroupMember& member : value) members.push_back(Member(member));
-      shower_(key, members, shown);
+      shower_(key, members, traits, shown);
     } else {
-      shower_(key, value, shown);
+      shower_(key, value, traits, shown);
     }
     return *this;
   }
@@ -223,10 +162,10 @@ std::vector<std::string> StepWords::Of(std::span<const Record> records,
   for (const Record& record : records) {
     std::visit(
         [&]<typename T>(const T& body) {
-          if constexpr (requires { TypeName(body); }) {
+          if constexpr (requires { T::kName; }) {
             if (IsInput(record.body) && !inputs_) return;
             said.push_back((record.run == 1 ? "" : "run " + std::to_string(record.run) + ": ") +
-                           Show(TypeName(body), body));
+                           Show(T::kName, body));
           }
           if constexpr (requires { body.reason; }) reasons.insert(body.reason);
           if constexpr (std::is_same_v<T, GroupFormed>) groups_[body.id] = body;
@@ -264,8 +203,16 @@ std::string StepWords::Of(const ControllerBody& body) const {
 
 template <typename T>
 std::string StepWords::Words(const T& message) const {
-  Told told(TypeName(message), *speakers_);
+  Told told(T::kName, *speakers_);
   Visit(message, told);
+  return told.Text();
+}
+
+std::string StepWords::Words(const Welcome& m) const {
+  Told told(Welcome::kName, *speakers_);
+  told("rank", m.rank)("workers", m.workers)("needs_gradients", NeedsGradients(m.plan));
+  told("own", m.own, kPlain, "own_*")("goal", m.goal, kPlain, "goal_*");
+  told("on_nonfinite", m.on_nonfinite);
   return told.Text();
 }
 

@@ -76,6 +76,7 @@ class StepWords {
   template <typename T>
   std::string Words(const T& message) const;
   std::string Words(const Group& group) const;
+  std::string Words(const Welcome& welcome) const;
 
   const Speakers* speakers_;
   const bool inputs_;
