@@ -164,7 +164,7 @@ class Shower {
         return *this;
       }
     }
-    bool hides = (traits & kHidden) != 0 || ((traits & kUnlessZero) != 0 && value == T{});
+    bool hides = (traits & (kHidden | kUnlessZero)) != 0 && value == T{};
     if constexpr (std::is_same_v<T, std::string>) {
       hides = hides || (key == "host_name" && value == kHostName);
       if (key == "reason") {
@@ -172,6 +172,7 @@ class Shower {
         return *this;
       }
     }
+    if constexpr (std::is_same_v<T, double>) hides = hides || value == 0;
     if constexpr (std::is_same_v<T, std::uint32_t>)
       hides = hides || (key == "pid" && value == kPid);
     if constexpr (requires { AsText(value); }) {  // tokens, and messages in messages, are not shown

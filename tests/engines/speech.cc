@@ -162,7 +162,7 @@ std::vector<std::string> StepWords::Of(std::span<const Record> records,
   for (const Record& record : records) {
     std::visit(
         [&]<typename T>(const T& body) {
-          if constexpr (requires { T::kName; }) {
+          if constexpr (requires { T::kName; } && !std::is_same_v<T, FromWorker>) {
             if (IsInput(record.body) && !inputs_) return;
             said.push_back((record.run == 1 ? "" : "run " + std::to_string(record.run) + ": ") +
                            Show(T::kName, body));
