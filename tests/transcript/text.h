@@ -32,7 +32,7 @@ std::vector<Rank> ParseRanks(const std::vector<std::string>& words);
 
 // The value that `names` has for `word`. The error says which words are allowed.
 template <typename Value>
-const Value& Choose(const std::string& word, const std::map<std::string, Value>& names) {
+Value Choose(const std::string& word, const std::map<std::string, Value>& names) {
   const auto found = names.find(word);
   if (found != names.end()) return found->second;
   std::string allowed;

@@ -108,7 +108,7 @@ class Play {
         command->Take("gradients") == "later" ? HasGradients::kLater : HasGradients::kHere;
     options.timeout = command->TakeTime("timeout");
     options.start_timeout = command->TakeTime("start_timeout");
-    options.controller = command->Take("controller");
+    options.controller = command->Take("controller", "tcp://c:1");
     options.token = expected_.header.token;
     expected_.hello = options.hello;
     BeginCall();
@@ -240,20 +240,24 @@ class Play {
     Say(command, welcome);
   }
 
+  // A store's common start ends with the first placement: ranks 3 and 4 own a shard each.
   void Join(Command* command) {
-    const auto run = [this](const std::string& line) {
+    const auto run = [this](void (Play::*handler)(Command*), const std::string& line) {
       Command part(line);
-      if (part.name() == "attach") Attach(&part);
-      if (part.name() == "group") Group(&part);
-      if (part.name() == "reduced") Reduced(&part);
+      (this->*handler)(&part);
       Look();
     };
-    const std::string timeout = command->Take("timeout");
-    run("attach" + (timeout.empty() ? "" : " timeout=" + timeout));
+    const bool store = command->Word(0) == "store";
+    run(&Play::Attach, "attach timeout=" + command->Take("timeout", "0s"));
     Welcome(command);
     Look();
-    run("group 1 initial at=0");
-    run("reduced 1");
+    run(&Play::Group, "group 1 initial at=0");
+    run(&Play::Reduced, "reduced 1");
+    if (store) {
+      run(&Play::Placement, R"(placement 1 members="3 4" shards="3<-none 4<-none")");
+      run(&Play::Opened, "opened 1");
+      run(&Play::Pulled, "pulled 1");
+    }
     if (in_call_) throw std::logic_error("is not through the common start");
     Acknowledge(command);
     Look();

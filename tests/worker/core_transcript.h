@@ -5,7 +5,9 @@
 // unless told otherwise.
 //
 //   worker                           another one; it has given incarnation 1001
-//   join PLAN [key=value]...         another one, through the common start; nothing is printed
+//   join PLAN [key=value]...         another one, through the common start (of a store: placement 1
+//   of
+//                                    ranks 3 and 4, with a shard each); nothing is printed
 //   incarnation N                    what the next Hello is said with
 //
 // The user:
