@@ -1,5 +1,7 @@
 #include "server/recorder.h"
 
+#include <algorithm>
+
 #include "common/io/log.h"
 #include "config/config.h"
 #include "server/meters/run_view.h"
@@ -35,7 +37,6 @@ Status Recorder::Append(std::span<const Record> records) {
   PRD_RETURN_IF_ERROR(history_->Append(records));
   for (const Record& record : records) {
     Note(record);
-    Count(record.body);
     if (meters_ != nullptr) meters_->Add(record);
   }
   return Status::Ok();
@@ -51,33 +52,14 @@ Status Recorder::SaveSnapshot(RunId run, std::uint64_t index, std::string_view s
   return status;
 }
 
-void Recorder::Count(const RecordBody& body) {
-  if (const auto* formed = std::get_if<GroupFormed>(&body)) {
-    if (formed->kind != GroupKind::kRound) return;
-    ++decided_.rounds_formed;
-    for (const GroupShare& share : formed->members) {
-      if (share.weight > 0) ++decided_.round_contributors;
-    }
-  } else if (std::holds_alternative<UpdateDropped>(body)) {
-    ++decided_.updates_dropped;
-  } else if (const auto* answer = std::get_if<QueryAnswered>(&body)) {
-    if (answer->next > 0) {
-      ++decided_.iterations_granted;
-      if (answer->next > answer->iteration) {
-        decided_.iterations_skipped += static_cast<std::uint64_t>(answer->next - answer->iteration);
-      }
-    } else {
-      ++(answer->ready ? decided_.queries_ready : decided_.queries_not_ready);
-    }
-  } else if (std::holds_alternative<NeighboursSet>(body)) {
-    ++decided_.graph_changes;
-  } else if (std::holds_alternative<PlacementOpened>(body)) {
-    ++decided_.placements_opened;
-  } else if (const auto* order = std::get_if<AdoptOrdered>(&body)) {
-    if (order->result != kNoGroup) ++decided_.results_fetched;
-  } else {
-    decided_.gradients_lost += meters::Moved(body).gradients_lost;
+void Recorder::Count(const QueryAnswered& answer) {
+  if (answer.next <= 0) {
+    ++(answer.ready ? decided_.queries_ready : decided_.queries_not_ready);
+    return;
   }
+  ++decided_.iterations_granted;
+  const Iteration skipped = std::max<Iteration>(0, answer.next - answer.iteration);
+  decided_.iterations_skipped += static_cast<std::uint64_t>(skipped);
 }
 
 // For each rank: at once, and then after growing pauses.
@@ -129,6 +111,12 @@ void Recorder::Note(const Record& record) {
   } else if (const auto* formed = std::get_if<GroupFormed>(&record.body)) {
     ++groups_[engines_[run]];
     if (formed->kind == GroupKind::kInitial) NotePace(run, std::ssize(formed->members));
+    if (formed->kind == GroupKind::kRound) {
+      ++decided_.rounds_formed;
+      for (const GroupShare& share : formed->members) {
+        if (share.weight > 0) ++decided_.round_contributors;
+      }
+    }
     spdlog::debug("run {}: group {}: {}", run, formed->id, formed->reason);
   } else if (const auto* group = std::get_if<GroupEnded>(&record.body)) {
     if (!group->ok) line(Kind::kGroup, format("group {} failed: {}", group->id, group->reason));
@@ -142,6 +130,7 @@ void Recorder::Note(const Record& record) {
     line(Kind::kJoined, format("rank {} (pid {} on {}) trains from iteration {}: {}", joined->rank,
                                joined->pid, joined->host_name, joined->iteration, joined->reason));
   } else if (moved.went != nullptr) {
+    decided_.gradients_lost += moved.gradients_lost;
     line(moved.lost ? Kind::kLost : Kind::kLeft,
          format("rank {} {}: {}", moved.went->rank, Word(moved.went->why), moved.went->reason));
   } else if (const auto* link = std::get_if<LinkChanged>(&record.body)) {
@@ -150,8 +139,12 @@ void Recorder::Note(const Record& record) {
                 link->works ? "works" : "is broken", link->reason),
          link->works ? spdlog::level::info : kWarn);
   } else if (const auto* late = std::get_if<UpdateDropped>(&record.body)) {
+    ++decided_.updates_dropped;
     spdlog::debug("run {}: rank {}: an update is dropped: {}", run, late->rank, late->reason);
+  } else if (const auto* answer = std::get_if<QueryAnswered>(&record.body)) {
+    Count(*answer);
   } else if (const auto* set = std::get_if<NeighboursSet>(&record.body)) {
+    ++decided_.graph_changes;
     spdlog::debug("run {}: rank {} has {} neighbours: {}", run, set->rank, set->in.size(),
                   set->reason);
   } else if (const auto* placement = std::get_if<PlacementSet>(&record.body)) {
@@ -159,8 +152,10 @@ void Recorder::Note(const Record& record) {
          format("placement {} of {} shards on {} workers: {}", placement->epoch,
                 placement->shards.size(), placement->members.size(), placement->reason));
   } else if (const auto* opened = std::get_if<PlacementOpened>(&record.body)) {
+    ++decided_.placements_opened;
     line(Kind::kPlacement, format("placement {} is open", opened->epoch));
   } else if (const auto* adopt = std::get_if<AdoptOrdered>(&record.body)) {
+    if (adopt->result != kNoGroup) ++decided_.results_fetched;
     line(Kind::kCopy, format("rank {} copies the model of rank {}: {}", adopt->rank, adopt->source,
                              adopt->reason));
   } else if (const auto* lost = std::get_if<HistoryLost>(&record.body)) {

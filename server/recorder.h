@@ -59,7 +59,7 @@ class Recorder final : public History {
   void Note(const Record& record);
   void NoteNonfinite(const Record& record, const FromWorker& from);
   void NotePace(RunId run, std::int64_t workers);
-  void Count(const RecordBody& body);
+  void Count(const QueryAnswered& answer);
 
   struct Nonfinite {  // steps of a rank
     std::uint64_t steps = 0;
