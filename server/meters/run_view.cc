@@ -6,9 +6,8 @@
 
 namespace prd::meters {
 
-Moved::Moved(const RecordBody& body)
-    : came(std::get_if<WorkerJoined>(&body)), went(std::get_if<WorkerLeft>(&body)) {
-  if (went == nullptr || StaysInJob(went->why)) return;
+void Moved::Leave() {
+  if (StaysInJob(went->why)) return;
   gone = true;
   lost = went->why == LeftReason::kLost || went->why == LeftReason::kEvicted;
   gradients_lost = went->gradients;

@@ -17,7 +17,10 @@ namespace prd::meters {
 // How a record moves a worker: into the hands of the run's engine, where it trains, or out of them.
 // It takes no state to tell, so a reader that asks for no more needs no RunView.
 struct Moved {
-  explicit Moved(const RecordBody& body);
+  explicit Moved(const RecordBody& body)
+      : came(std::get_if<WorkerJoined>(&body)), went(std::get_if<WorkerLeft>(&body)) {
+    if (went != nullptr) Leave();
+  }
 
   // At most one is not null. Both point into the record.
   const WorkerJoined* came = nullptr;
@@ -29,6 +32,9 @@ struct Moved {
   bool lost = false;
   // Of its own, in no round, and gone with it. Those of a worker that stays may still get into one.
   std::uint32_t gradients_lost = 0;
+
+ private:
+  void Leave();
 };
 
 // Follows a run. Memory is that of its workers and of the groups that run now, not of the history.
