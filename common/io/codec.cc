@@ -1,10 +1,14 @@
 #include "common/io/codec.h"
 
 #include <algorithm>
-#include <bit>
+#include <array>
 #include <cmath>
 #include <cstring>
+#include <string>
+#include <type_traits>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "common/base/text.h"
 #include "common/io/layout.h"
@@ -125,8 +129,13 @@ class Writer {
     } else if constexpr (List<T>) {
       PutList<typename T::value_type>(pointers_[slot.at], value);
     } else {
-      Write(value, pointers_[slot.at].initAsAnyStruct(layout_of<T>.words, layout_of<T>.pointers));
+      Write(value, Apart<T>(slot.at));
     }
+  }
+
+  template <typename T>
+  capnp::AnyStruct::Builder Apart(std::uint32_t at) {
+    return pointers_[at].initAsAnyStruct(layout_of<T>.words, layout_of<T>.pointers);
   }
 
   static void PutBytes(capnp::AnyPointer::Builder to, const void* bytes, std::size_t size) {
@@ -152,12 +161,7 @@ class Writer {
   template <typename Kind>
   void PutKind(const KindLayout& layout, std::uint32_t tag_at, const Kind& kind) {
     Store(tag_at, layout.tag, 0);
-    if (layout.apart) {
-      Write(kind,
-            pointers_[layout.at].initAsAnyStruct(layout_of<Kind>.words, layout_of<Kind>.pointers));
-    } else {
-      Visit(kind, Writer(to_, layout_of<Kind>));
-    }
+    Visit(kind, Writer(layout.apart ? Apart<Kind>(layout.at) : to_, layout_of<Kind>));
   }
 
   capnp::AnyStruct::Builder to_;
@@ -200,7 +204,7 @@ class Reader {
  public:
   Reader(capnp::AnyStruct::Reader from, const StructLayout& layout)
       : from_(from),
-        data_(from.getDataSection()),
+        data_(Whole(from.getDataSection(), layout.words * sizeof(capnp::word))),
         pointers_(layout.pointers > 0 ? from.getPointerSection() : Pointers()),
         slot_(layout.slots.data()) {}
 
@@ -219,11 +223,17 @@ class Reader {
   }
 
  private:
-  // What an older sender's struct has no room for has its default.
+  // The data section, with zeros for what an older sender's struct has no room for.
+  const kj::byte* Whole(kj::ArrayPtr<const kj::byte> data, std::size_t size) {
+    if (data.size() >= size) return data.begin();
+    std::copy(data.begin(), data.end(), padded_.begin());
+    std::fill(padded_.begin() + data.size(), padded_.begin() + size, kj::byte{0});
+    return padded_.data();
+  }
   template <typename T>
   T Load(const Slot& slot) const {
     std::uint64_t bits = 0;
-    if (slot.at + sizeof(T) <= data_.size()) std::memcpy(&bits, &data_[slot.at], sizeof(T));
+    std::memcpy(&bits, data_ + slot.at, sizeof(T));
     bits ^= slot.mask;
     T value;
     std::memcpy(&value, &bits, sizeof value);
@@ -236,8 +246,7 @@ class Reader {
   template <typename T>
   void Take(const Slot& slot, const char* name, T* value, FieldTraits traits) const {
     if constexpr (std::same_as<T, bool>) {
-      const unsigned byte = slot.at / 8 < data_.size() ? data_[slot.at / 8] : 0;
-      *value = (byte >> slot.at % 8 & 1) != (slot.mask != 0);
+      *value = (data_[slot.at / 8] >> slot.at % 8 & 1) != (slot.mask != 0);
     } else if constexpr (Number<T>) {
       *value = Load<T>(slot);
       if constexpr (std::is_floating_point_v<T>) {
@@ -314,17 +323,13 @@ class Reader {
   template <std::size_t I, Union T>
   void TakeKind(T* value) const {
     auto& kind = value->template emplace<I>();
-    using Kind = std::remove_cvref_t<decltype(kind)>;
     const KindLayout& layout = UnionLayout<T>::kinds[I];
-    if (layout.apart) {
-      Read(Pointer(layout.at).getAs<capnp::AnyStruct>(), &kind);
-    } else {
-      Visit(kind, Reader(from_, layout_of<Kind>));
-    }
+    Read(layout.apart ? Pointer(layout.at).getAs<capnp::AnyStruct>() : from_, &kind);
   }
 
   capnp::AnyStruct::Reader from_;
-  kj::ArrayPtr<const kj::byte> data_;
+  std::array<kj::byte, kMaxWords * sizeof(capnp::word)> padded_;
+  const kj::byte* data_;
   Pointers pointers_;
   const Slot* slot_;
 };
@@ -347,7 +352,9 @@ void EncodeMessage(const T& from, std::string* out) {
 
 template <typename T>
 T Taken(capnp::AnyStruct::Reader from) {
-  T to;
+  // Not of the first kind to begin with: a Hello, and a record of one, are slow to make.
+  using Body = Variant<decltype(T::body)>;
+  T to{.body = std::variant_alternative_t<std::variant_size_v<Body> - 1, Body>()};
   Read(from, &to);
   return to;
 }

@@ -55,6 +55,7 @@ struct Slot {
   std::uint64_t mask = 0;  // the schema's default, which is stored as zero
 };
 
+inline constexpr std::size_t kMaxWords = 32;  // of a data section
 struct StructLayout {
   bool known = false;
   std::uint16_t words = 0;  // of the data section
@@ -169,6 +170,7 @@ class Binder {
       to->at = SlotOf(field).at;
     } else {
       const Kind none{};
+      layout_of<Kind>.words = schema_.getProto().getStruct().getDataWordCount();
       layout_of<Kind>.pointers = schema_.getProto().getStruct().getPointerCount();
       Visit(none, Binder(schema_, &layout_of<Kind>.slots, field));
     }
@@ -185,6 +187,7 @@ void Bind(capnp::StructSchema schema) {
   StructLayout& layout = layout_of<T>;
   if (std::exchange(layout.known, true)) return;
   layout.words = schema.getProto().getStruct().getDataWordCount();
+  if (layout.words > kMaxWords) Mismatch(schema, "is larger than kMaxWords");
   layout.pointers = schema.getProto().getStruct().getPointerCount();
   Binder binder(schema, &layout.slots);
   const T none{};
