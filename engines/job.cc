@@ -2,567 +2,595 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 #include "common/base/check.h"
+#include "engines/final_average.h"
 #include "engines/job_limits.h"
+#include "engines/run_end.h"
 
 namespace prd {
 
 Job::Job(RunId run, JobSpec spec)
-    : run_(run),
-      spec_(std::move(spec)),
-      engine_(spec_.make_engine(spec_.engine)),
-      plan_(engine_->plan()),
-      joining_(engine_->joining()),
-      clock_(spec_.goal),
-      divergence_(plan_, spec_.check_replicas_ms) {}
+    : RunView(run, std::move(spec), this),
+      stops_(context_, &ready_, &clock_, &orders_),
+      joiners_(context_, &ready_, &copies_, &start_, &groups_, &held_),
+      link_reports_(context_, &links_, &held_, &groups_),
+      drains_(context_, &orders_, &stops_, &copies_, &groups_, engine_.get()),
+      announcer_(context_, &ready_, &copies_, &held_) {}
 
 void Job::Start(Instant now, std::int64_t wall_ns, RunIdentity identity, const FormerRun& former,
                 JobOutput* out) {
-  PRD_CHECK(next_index_ == 0);
-  now_ = started_at_ = now;
+  PRD_CHECK(next_index() == 0);
+  log_.Begin(now, out);
+  started_at_ = now;
   wall_ns_ = wall_ns;
   identity_ = identity;
-  if (former.known()) TakeOver(former);
-  out_ = out;
-  Write(RunStarted{.job = spec_.name,
-                   .engine = std::string(EngineName(spec_.engine)),
-                   .spec = spec_.text,
-                   .wall_ns = wall_ns,
-                   .identity = identity,
-                   .former = former});
-  out_ = nullptr;
+  if (former.known()) {
+    const std::int64_t wait_ms = std::int64_t{spec_.lease_ms} + spec_.start_grace_ms;
+    switch_.TakeOver(former, now + wait_ms * kMillisecond);
+    clock_.TakeOver(former);
+    admissions_.TakeOver(former);
+    orders_.TakeOver(former.dismissed);
+    numbers_.TakeOver(former);
+    start_.Expect(spec_.workers > 0 ? spec_.workers : std::max(1, former.workers));
+    roster_.Grow(static_cast<Rank>(tallies().size()));
+  }
+  log_.Write(RunStarted{.job = spec_.name,
+                        .engine = std::string(EngineName(spec_.engine)),
+                        .spec = spec_.text,
+                        .wall_ns = wall_ns,
+                        .identity = identity,
+                        .former = former});
+  log_.End();
 }
 
 std::optional<Instant> Job::NextDeadline() const {
   std::optional<Instant> next = engine_->NextDeadline();
-  const std::optional<Instant> awaits =
-      switch_.former().known() && !begun_ ? std::optional(switch_.awaits_until()) : std::nullopt;
-  for (const std::optional<Instant>& own : {grace_ends_, copies_again_, awaits}) {
-    if (own && now_ < *own && (!next || *own < *next)) next = own;
+  const std::optional<Instant> awaits = switch_.former().known() && !start_.begun()
+                                            ? std::optional(switch_.awaits_until())
+                                            : std::nullopt;
+  for (const std::optional<Instant>& own : {start_.grace_ends(), copies_.again(), awaits}) {
+    if (own && last_now() < *own && (!next || *own < *next)) next = own;
   }
   return next;
+}
+
+Status Job::Load(std::string_view state) {
+  StateArchive ar = StateArchive::Loader(state);
+  Archive(ar);
+  if (ar.ok() && ar.AtEnd() && Restore()) return Status::Ok();
+  return Status(Code::kDataLoss, "the snapshot of run " + std::to_string(run()) +
+                                     " is damaged, or of another version of prd");
+}
+
+std::uint64_t Job::StateHash() const {
+  StateArchive ar = StateArchive::Hasher();
+  const_cast<Job*>(this)->Archive(ar);  // a Hasher only reads
+  return HashBytes(ar.bytes());
 }
 
 // ---- one input ----
 
 void Job::Step(Instant now, const Input& input, JobOutput* out) {
-  PRD_CHECK(now >= now_ && !ended_);
-  now_ = now;
-  out_ = out;
+  PRD_CHECK(now >= last_now() && !ended());
+  const auto* act = std::get_if<OperatorActed>(&input);
+  log_.Begin(now, out);
+  PRD_CHECK(act == nullptr || CheckAct(*act).ok());
+  std::visit([this](const auto& body) { log_.Write(body); }, input);
   if (const auto* from = std::get_if<FromWorker>(&input)) {
-    const WorkerEnvelope& envelope = from->envelope;
-    Write(*from);
-    if (std::holds_alternative<Hello>(envelope.body)) {
-      OnHello(envelope);
-    } else {
-      const Rank rank = envelope.rank;
-      At(rank).link.OnReceive(envelope.seq);
-      At(rank).link.OnAck(envelope.ack);
-      std::string wrong;
-      if (const auto* ready = std::get_if<Ready>(&envelope.body)) wrong = OnReady(rank, *ready);
-      if (const auto* done = std::get_if<Finished>(&envelope.body)) wrong = OnFinished(rank, *done);
-      if (const auto* adopted = std::get_if<Adopted>(&envelope.body))
-        wrong = OnAdopted(rank, *adopted);
-      if (const auto* told = std::get_if<Progressed>(&envelope.body))
-        wrong = CountReport(rank, told->own, told->nonfinite);
-      if (const auto* placed = std::get_if<Placed>(&envelope.body)) wrong = OnPlaced(rank, *placed);
-      if (const auto* probed = std::get_if<Probed>(&envelope.body)) wrong = OnProbed(rank, *probed);
-      if (wrong.empty() && std::holds_alternative<Adopted>(envelope.body) && Present(rank) &&
-          At(rank).state == State::kActive && At(rank).stop_held != Stop::kNone) {
-        wrong = OnStop(rank, At(rank).stop_held);
-      }
-      if (std::holds_alternative<Finish>(envelope.body)) wrong = OnStop(rank, Stop::kFinish);
-      if (std::holds_alternative<Pause>(envelope.body)) wrong = OnStop(rank, Stop::kPause);
-      if (std::holds_alternative<Resume>(envelope.body)) wrong = OnResume(rank);
-      if (std::holds_alternative<AskMembers>(envelope.body)) wrong = OnAskMembers(rank);
-      if (const auto* stop = std::get_if<StopJob>(&envelope.body)) {
-        clock_.Stop(rank, stop->reason);
-        LookForGoal();
-      }
-      if (const auto* numbers = std::get_if<GiveNumbers>(&envelope.body))
-        wrong = OnGiveNumbers(rank, *numbers);
-      if (const auto* leave = std::get_if<Leave>(&envelope.body)) wrong = OnLeave(rank, *leave);
-      if (!wrong.empty()) {
-        out_->sends.push_back({rank,
-                               {.incarnation = envelope.incarnation,
-                                .body = Refused{.code = Code::kInvalidArgument, .reason = wrong}}});
-        Remove(rank, LeftReason::kEvicted, wrong);
-      }
-    }
+    OnWorker(from->envelope);
   } else if (const auto* expired = std::get_if<LeaseExpired>(&input)) {
-    Write(*expired);
     Remove(expired->rank, LeftReason::kLost,
            "its lease of " + std::to_string(spec_.lease_ms) + " ms ran out");
-  } else if (const auto* ended = std::get_if<ProcessEnded>(&input)) {
-    Write(*ended);
-    Remove(ended->rank, LeftReason::kLost,
+  } else if (const auto* gone = std::get_if<ProcessEnded>(&input)) {
+    Remove(gone->rank, LeftReason::kLost,
            "its process ended: its connection closed, and it was not back within " +
                std::to_string(spec_.death_grace_ms) + " ms");
   } else if (const auto* lost = std::get_if<HistoryLost>(&input)) {
-    Write(*lost);
-    EndLost(*lost);
+    // The controller does not know what it has told its workers, or heard from them. They come back
+    // to a new run, with the replicas that they have.
+    const std::string why = "the history of run " + std::to_string(run()) +
+                            " has lost its end: rank " + std::to_string(lost->rank) +
+                            " knows of messages that it does not have";
+    SendAway(LeftReason::kLost, why);
+    log_.Write(RunEnded{.reason = why});
   } else if (const auto* refused = std::get_if<HelloRefused>(&input)) {
-    Write(*refused);
     admissions_.Refuse(now, *refused);
-  } else if (const auto* act = std::get_if<OperatorActed>(&input)) {
-    PRD_CHECK(CheckAct(*act).ok());
-    Write(*act);
+  } else if (act != nullptr) {
     OnAct(*act);
   } else {
-    Write(DeadlineReached{});
-    const std::optional<Instant> engine = engine_->NextDeadline();
-    const auto due = [now](const std::optional<Instant>& at) { return at && *at <= now; };
-    const bool awaited = switch_.former().known() && !begun_ && due(switch_.awaits_until());
-    if (due(engine) || !(due(grace_ends_) || due(copies_again_) || awaited)) {
-      ToEngine(DeadlineEvent{});
-    }
+    OnDeadline();
   }
   Progress();
-  EndNumberRound();
-  TellGone();
-  look_at_held_ = false;
-  out_ = nullptr;
+  if (start_.made() && !ended()) numbers_.EndRound();
+  gone_.Send();
+  held_.EndInput();
+  log_.End();
 }
 
-Record& Job::Write(RecordBody body) {
-  return out_->records.emplace_back(
-      Record{.run = run_, .index = next_index_++, .now = now_, .body = std::move(body)});
+// The engine hears of a deadline unless only the run's own are due.
+void Job::OnDeadline() {
+  const auto due = [this](const std::optional<Instant>& at) { return at && *at <= last_now(); };
+  const bool awaited = switch_.former().known() && !start_.begun() && due(switch_.awaits_until());
+  const bool own = due(start_.grace_ends()) || due(copies_.again()) || awaited;
+  if (due(engine_->NextDeadline()) || !own) ToEngine(DeadlineEvent{});
 }
 
-void Job::Send(Rank rank, ControllerBody body) {
-  Worker& worker = At(rank);
-  const auto& [seq, kept] = worker.link.Push(std::move(body));
-  out_->sends.push_back({rank,
-                         {.incarnation = worker.incarnation,
-                          .seq = seq,
-                          .ack = worker.link.last_in(),
-                          .body = kept}});
+void Job::OnAct(const OperatorActed& act) {
+  const std::string by = act.by + (act.reason.empty() ? "" : ": " + act.reason);
+  switch (act.verb) {
+    case OperatorVerb::kEvict:
+      drains_.Dismiss(act.rank, LeftReason::kEvicted, "evicted by " + by);
+      break;
+    case OperatorVerb::kDrain:
+      for (Rank rank = 0; rank < roster_.size(); ++rank) {
+        if (OnHost(roster_[rank], act.host)) orders_.Drain(rank, "drained by " + by);
+      }
+      break;
+    case OperatorVerb::kEnd:
+      orders_.Resume();
+      clock_.End();
+      log_.Write(GoalReached{clock_.trained()});
+      break;
+    case OperatorVerb::kPause:
+      orders_.Pause({.by = act.by, .reason = act.reason, .since = last_now()});
+      break;
+    case OperatorVerb::kResume:
+      orders_.Resume();
+      break;
+    case OperatorVerb::kSwitch:
+      switch_.Begin({.spec = act.spec, .next = act.next, .by = by, .since = last_now()});
+      for (Rank rank = 0; rank < roster_.size(); ++rank) {
+        if (!roster_.Present(rank)) continue;
+        roster_.Send(rank, EndRun{.reason = switch_.Words(last_now())});
+      }
+      break;
+  }
 }
 
-void Job::SetState(Rank rank, State state) {
-  Worker& worker = At(rank);
-  --counts_[static_cast<std::size_t>(worker.state)];
-  worker.state = state;
-  ++counts_[static_cast<std::size_t>(state)];
-  worker.since = now_;
+// ---- messages ----
+
+void Job::OnWorker(const WorkerEnvelope& envelope) {
+  if (std::holds_alternative<Hello>(envelope.body)) return OnHello(envelope);
+  const Rank rank = envelope.rank;
+  roster_.Receive(rank, envelope.seq, envelope.ack);
+  const std::string wrong = OnMessage(rank, envelope.body);
+  if (wrong.empty()) return;
+  roster_.Refuse(rank, Code::kInvalidArgument, wrong);
+  Remove(rank, LeftReason::kEvicted, wrong);
 }
 
 void Job::OnHello(const WorkerEnvelope& envelope) {
   const Hello& hello = std::get<Hello>(envelope.body);
-  Rank rank = hello.rank;
-  if (rank == kNoRank) {
-    rank = 0;
-    while (Present(rank)) ++rank;
+  const Rank rank = hello.rank == kNoRank ? roster_.Free() : hello.rank;
+  if (rank >= roster_.size()) {
+    roster_.Grow(rank + 1);
+    clock_.Grow(workers().size());
   }
-  if (Index(rank) >= workers_.size()) {
-    workers_.resize(Index(rank) + 1);
-    clock_.Grow(workers_.size());
-  }
-  Worker& worker = At(rank);
-  worker = Worker{};
-  worker.incarnation = envelope.incarnation;
-  worker.host = hello.host;
-  worker.host_name = hello.host_name;
-  worker.pid = hello.pid;
-  worker.endpoints = hello.endpoints;
-  worker.mesh_key = hello.mesh_key;
-  worker.gradients = hello.gradients;
-  worker.identity = hello.identity;
-  worker.version = hello.version;
-  worker.returns_at_once = hello.returns_at_once;
-  worker.token = envelope.token;
-  worker.returns = hello.former.known();
-  worker.continues = switch_.former().known() && hello.former.high == switch_.former().identity;
-  worker.job_trained = clock_.BeforeRun(hello.job_trained);
-  worker.brought = worker.iteration = hello.iteration;
-  worker.first_group = next_group_;
-  worker.link.OnReceive(envelope.seq);
-  SetState(rank, State::kJoining);
-  by_incarnation_[envelope.incarnation] = rank;
-  ++live_;
-  if (!clock_.goal().known() && !begun_) clock_.SetGoal(hello.goal);
+  const FormerRun& former = switch_.former();
+  roster_.Enter(rank, envelope, former.known() && hello.former.high == former.identity,
+                clock_.BeforeRun(hello.job_trained));
+  groups_.Enter(rank);
+  if (!clock_.goal().known() && !start_.begun()) clock_.SetGoal(hello.goal);
   admissions_.Admit(rank, hello);
   switch_.Arrive(rank);
-  if (start_workers_ == 0) {
-    start_workers_ = spec_.workers > 0 ? spec_.workers : std::max(1, hello.world_size);
+  start_.Expect(spec_.workers > 0 ? spec_.workers : std::max(1, hello.world_size));
+  const Trained own = clock_.CountHello(rank, hello.own);
+  LookForGoal();
+  roster_.Send(rank, Welcome{.run = run(),
+                             .identity = identity_,
+                             .rank = rank,
+                             .job = spec_.name,
+                             .engine = std::string(EngineName(spec_.engine)),
+                             .plan = plan_,
+                             .workers = start_workers(),
+                             .lease_ms = spec_.lease_ms,
+                             .heartbeat_ms = spec_.heartbeat_ms,
+                             .own = own,
+                             .goal = clock_.goal(),
+                             .on_nonfinite = spec_.on_nonfinite,
+                             .mesh_security = spec_.mesh_security,
+                             .device_network_trusted = spec_.device_network_trusted,
+                             .job_calls = true});
+}
+
+std::string Job::OnMessage(Rank rank, const WorkerBody& body) {
+  if (const auto* ready = std::get_if<Ready>(&body)) return OnReady(rank, *ready);
+  if (const auto* done = std::get_if<Finished>(&body)) return OnFinished(rank, *done);
+  if (const auto* adopted = std::get_if<Adopted>(&body)) return OnAdopted(rank, *adopted);
+  if (const auto* told = std::get_if<Progressed>(&body)) {
+    return CountReport(rank, told->own, told->nonfinite);
   }
-  Send(rank, Welcome{.run = run_,
-                     .identity = identity_,
-                     .rank = rank,
-                     .job = spec_.name,
-                     .engine = std::string(EngineName(spec_.engine)),
-                     .plan = plan_,
-                     .workers = start_workers_,
-                     .lease_ms = spec_.lease_ms,
-                     .heartbeat_ms = spec_.heartbeat_ms,
-                     .own = CountHello(rank, hello),
-                     .goal = clock_.goal(),
-                     .on_nonfinite = spec_.on_nonfinite,
-                     .mesh_security = spec_.mesh_security,
-                     .device_network_trusted = spec_.device_network_trusted,
-                     .job_calls = true});
+  if (const auto* placed = std::get_if<Placed>(&body)) return OnPlaced(rank, *placed);
+  if (const auto* probed = std::get_if<Probed>(&body)) return link_reports_.OnProbed(rank, *probed);
+  if (std::holds_alternative<Finish>(body)) return stops_.OnStop(rank, StopReason::kFinish);
+  if (std::holds_alternative<Pause>(body)) return stops_.OnStop(rank, StopReason::kPause);
+  if (std::holds_alternative<Resume>(body)) return stops_.OnResume(rank);
+  if (const auto* numbers = std::get_if<GiveNumbers>(&body)) return numbers_.Give(rank, *numbers);
+  if (std::holds_alternative<AskMembers>(body)) OnAskMembers(rank);
+  if (const auto* leave = std::get_if<Leave>(&body)) OnLeave(rank, *leave);
+  if (const auto* stop = std::get_if<StopJob>(&body)) {
+    clock_.Stop(rank, stop->reason);
+    LookForGoal();
+  }
+  return {};
 }
 
 std::string Job::OnReady(Rank rank, const Ready& ready) {
-  Worker& worker = At(rank);
-  if (std::string wrong = CountReport(rank, ready.own, ready.nonfinite); !wrong.empty())
+  if (std::string wrong = CountReport(rank, ready.own, ready.nonfinite); !wrong.empty()) {
     return wrong;
+  }
+  const Worker& worker = roster_[rank];
   if (worker.outdated) {
-    Write(UpdateDropped{.rank = rank,
-                        .iteration = worker.iteration,
-                        .reason = "the model that it joined with was outdated"});
+    log_.Write(UpdateDropped{.rank = rank,
+                             .iteration = worker.iteration,
+                             .reason = "the model that it joined with was outdated"});
     return {};
   }
-  // After the common start a worker may be quicker with its first step than others with their
-  // report.
-  const bool early = worker.state == State::kStarting && worker.group == kNoGroup;
-  // Rounds, and groups that form ahead, are announced while workers compute and signal.
-  const bool busy = !TrainsInRounds(plan_) && ((worker.group != kNoGroup && !DrawnAhead(plan_)) ||
-                                               (worker.signal && worker.signal->waiting));
-  const bool drains = orders_.Drains(rank) && worker.state == State::kPaused;
-  if ((worker.state != State::kActive && !early && !drains) || busy ||
-      worker.stop_held != Stop::kNone || worker.resumes) {
-    return "a ready signal while " + Explain(now_, rank);
-  }
-  // A worker arrives at the round after the newest in its replica, which it may not have told yet.
-  const Iteration lowest =
-      TrainsInRounds(plan_) ? worker.signalled : worker.iteration + (TrainsInGroups(plan_) ? 0 : 1);
-  const bool one = !CountsLocalSteps(plan_);
-  const Iteration highest = TrainsInRounds(plan_) && worker.group != kNoGroup
-                                ? groups_.at(worker.group).iteration + 1
-                                : worker.iteration + (one ? 1 : kMaxJump);
-  if (ready.iteration < lowest || ready.iteration > std::min(highest, kMaxIteration)) {
-    return "a ready signal for iteration " + std::to_string(ready.iteration) +
-           ", after iteration " + std::to_string(worker.iteration);
-  }
-  if (!ready.waiting && !TrainsInRounds(plan_) && !AcknowledgesLate(plan_)) {
-    return "a ready signal that waits for nothing, under an engine that answers each";
-  }
-  if (FollowsSchedule(plan_)) return "a ready signal, under a schedule that needs none";
-  if (ready.gradients > (TrainsInRounds(plan_) ? 1u : 0u) || worker.owed >= kMaxOwed ||
-      ready.local_steps > kMaxJump) {
-    return "a ready signal with " + std::to_string(ready.gradients) + " gradients and " +
-           std::to_string(ready.local_steps) + " local steps, owing " +
-           std::to_string(worker.owed) + " gradients";
-  }
-  if (ready.step_ns < 0 || ready.rtt_ns < 0 || ready.samples < 0 || ready.samples > kMaxSamples) {
-    return "a ready signal with a step time of " + std::to_string(ready.step_ns) +
-           " ns, a round trip of " + std::to_string(ready.rtt_ns) + " ns and " +
-           std::to_string(ready.samples) + " samples";
-  }
-  worker.signal = ready;
-  worker.signalled = ready.iteration;
-  if (DrawnAhead(plan_)) worker.iteration = ready.iteration;
-  worker.owed += ready.gradients;
-  worker.since = now_;
-  if (!worker.signal_held) HandSignal(rank);
+  if (std::string wrong = CheckReady(*this, rank, ready); !wrong.empty()) return wrong;
+  ready_.Add(rank, ready);
+  if (DrawnAhead(plan_)) roster_.SetIteration(rank, ready.iteration);
+  roster_.Touch(rank);
+  if (!worker.Held(ReadySlot::kForReplica)) DeliverReady(rank);
   return {};
 }
 
 std::string Job::OnFinished(Rank rank, const Finished& finished) {
-  if (finished.group == kNoGroup) return OnLinkReport(rank, finished);
-  Worker& worker = At(rank);
+  if (finished.group == kNoGroup) return link_reports_.OnNoGroup(rank, finished);
+  const Worker& worker = roster_[rank];
   if (worker.group != finished.group || worker.source != kNoRank) {
-    return "a report on group " + std::to_string(finished.group) + " while " + Explain(now_, rank);
+    return "a report on group " + std::to_string(finished.group) + " while " +
+           Explain(last_now(), rank);
   }
-  const GroupId id = finished.group;
-  Running& group = groups_.at(id);
-  const bool ok = finished.outcome == Outcome::kOk;
-  const bool round = group.kind == GroupKind::kRound;
-  if (finished.included > (round && ok ? worker.owed : 0)) {
-    return "a report on group " + std::to_string(id) + " with " +
+  const bool counts =
+      finished.outcome == Outcome::kOk && groups_.At(finished.group).kind == GroupKind::kRound;
+  if (finished.included > (counts ? worker.owed : 0)) {
+    return "a report on group " + std::to_string(finished.group) + " with " +
            std::to_string(finished.included) + " gradients, owing " + std::to_string(worker.owed);
   }
-  if (std::string wrong = NoteUnreachable(rank, finished); !wrong.empty()) return wrong;
-  worker.owed -= finished.included;
-  std::erase(group.pending, rank);
-  (ok ? group.ok : group.failed).push_back(rank);
-  worker.group = kNoGroup;
-  worker.last_group = id;
-  worker.last_ok = ok;
-  worker.since = now_;
-  if (ok) {
-    if (AnsweredByEnd(group, rank)) worker.signal.reset();
-    if (!DrawnAhead(plan_) || group.kind != GroupKind::kTrain) worker.iteration = group.iteration;
-    worker.no_replica = worker.outdated = false;
-    if (group.compares && finished.digest != 0) {
-      group.digests.push_back({.rank = rank, .value = finished.digest});
-      worker.compared = spec_.on_divergence == JobSpec::OnDivergence::kRepair;
-    }
-    if (round && worker.signal && worker.signal->iteration <= group.iteration)
-      worker.signal.reset();
-  }
-  // Until the last member has reported, it is open whether those who failed go on from where they
-  // are or from the others' result; and nobody trains before the common start is made.
-  if (group.kind == GroupKind::kInitial || (!ok && AllOrNone(group.kind)))
-    worker.signal_held = true;
-  // A worker that has said Finish may be in a round that was announced before.
-  if (OfEngine(group.kind) && worker.state == State::kActive) {
-    ToEngine(FinishedEvent{.rank = rank, .group = id, .ok = ok, .owed = worker.owed});
-  }
-  if (!ok) FailGroup(id, "it failed on rank " + std::to_string(rank) + ": " + finished.detail);
-  EndIfDone(id);
+  if (std::string wrong = link_reports_.OnGroup(rank, finished); !wrong.empty()) return wrong;
+  groups_.Report(rank, finished);
   return {};
 }
 
 std::string Job::OnAdopted(Rank rank, const Adopted& adopted) {
-  Worker& worker = At(rank);
+  const Worker& worker = roster_[rank];
   if (worker.source == kNoRank) return "an answer to no order to adopt";
   if (adopted.ok && (adopted.iteration < 0 || adopted.iteration > kMaxIteration)) {
     return "adopted a model of iteration " + std::to_string(adopted.iteration);
   }
-  if (worker.group != kNoGroup) return OnResult(rank, adopted);
-  const Rank source = worker.source;
-  worker.source = kNoRank;
-  worker.since = now_;
-  worker.signal.reset();  // sent before the order arrived; after a failure the worker signals again
-  if (!adopted.ok) {
-    CopyFailed(rank, source);
-    return {};
-  }
-  const bool forked = Forked(rank, adopted.iteration);
-  worker.failed_source = kNoRank;
-  worker.iteration = adopted.iteration;
-  worker.signal_held = false;
-  worker.no_replica = false;
-  if (worker.state != State::kAdopting) {
-    if (forked) {
-      OrderAdopt(rank, SourceFor(rank, kNoRank),
-                 "others have gone on without rank " + std::to_string(source));
-    } else {
-      LeaveOlderBehind();
-    }
-    return {};
-  }
-  if (worker.owed > 0) {
-    Write(UpdateDropped{.rank = rank,
-                        .iteration = worker.iteration,
-                        .reason = std::to_string(worker.owed) +
-                                  " of its gradients were in no round when it copied a model"});
-    worker.owed = 0;
-  }
-  // A round may have formed although signals were held back: somebody left. Who joins at any time
-  // catches up with those who train; but not with one that has stopped with a newer replica.
-  const bool late = joining_ == Engine::Joining::kAnytime
-                        ? AllOrNone(GroupKind::kTrain) && adopted.iteration < NewestThatStands()
-                        : !NothingRuns() || adopted.iteration < Newest();
-  if (late || forked) {
-    worker.no_replica = worker.outdated = !worker.resumes;
-    worker.returns = true;  // a common start may take this copy, if nobody has a better one
-    SetState(rank, State::kJoining);
+  if (worker.group != kNoGroup) {
+    const std::string wrong = groups_.ReportResult(rank, adopted);
+    if (!wrong.empty()) return wrong;
   } else {
-    worker.outdated = false;
-    Activate(rank, adopted.iteration, "adopted the model of rank " + std::to_string(source));
-    LeaveOlderBehind();
+    joiners_.EndCopy(rank, adopted);
   }
-  return {};
+  return worker.state == State::kActive ? stops_.TakeHeld(rank) : std::string();
 }
 
 std::string Job::OnPlaced(Rank rank, const Placed& placed) {
-  const State state = At(rank).state;
-  const bool holds = state == State::kActive || state == State::kPaused || At(rank).resumes ||
+  const State state = roster_[rank].state;
+  const bool holds = state == State::kActive || state == State::kPaused || roster_[rank].resumes ||
                      state == State::kFinishing || state == State::kFinal;
-  if (!HasStore(plan_) || !holds) return "shards placed while " + Explain(now_, rank);
+  if (!HasStore(plan_) || !holds) return "shards placed while " + Explain(last_now(), rank);
   ToEngine(PlacedEvent{.rank = rank, .epoch = placed.epoch});
   return {};
 }
 
-// What became of an order to fetch a round's result.
-std::string Job::OnResult(Rank rank, const Adopted& adopted) {
-  Worker& worker = At(rank);
-  const GroupId id = worker.group;
-  Running& group = groups_.at(id);
-  if (adopted.included > (adopted.ok ? worker.owed : 0)) {
-    return "the result of round " + std::to_string(id) + " with " +
-           std::to_string(adopted.included) + " gradients, owing " + std::to_string(worker.owed);
+// Names the workers with a replica that is of use to others: not those that copy one themselves.
+void Job::OnAskMembers(Rank rank) {
+  Members members;
+  for (Rank r = 0; r < roster_.size(); ++r) {
+    const Worker& worker = roster_[r];
+    const bool has_replica = worker.state == State::kJoining ? worker.resumes : !worker.no_replica;
+    const bool copies = worker.source != kNoRank && worker.group == kNoGroup;
+    if (!roster_.Present(r) || !has_replica || copies || worker.outdated) continue;
+    members.members.push_back(roster_.Describe(r));
+    if (r != rank) roster_.Introduce(rank, r, true);
   }
-  worker.owed -= adopted.included;
-  worker.source = kNoRank;
-  worker.group = kNoGroup;
-  worker.since = now_;
-  std::erase(group.pending, rank);
-  if (adopted.ok) {
-    worker.iteration = group.iteration;
-    worker.fetches = 0;
-    if (worker.signal && worker.signal->iteration <= group.iteration) worker.signal.reset();
-    group.ok.push_back(rank);
-    if (worker.state == State::kActive) {
-      ToEngine(FinishedEvent{.rank = rank, .group = id, .ok = true, .owed = worker.owed});
-    }
-  } else {
-    group.failed.push_back(rank);
-    if (++worker.fetches >= kMaxFetches) {
-      LeaveBehind(
-          rank, "could not get the result of round " + std::to_string(id) + ": " + adopted.detail);
-    }
-  }
-  EndIfDone(id);
-  return {};
+  roster_.Send(rank, std::move(members));
 }
 
 // A stopped worker leaves like a drained one: it first finishes the groups it is in.
-std::string Job::OnLeave(Rank rank, const Leave& leave) {
-  const Worker& worker = At(rank);
+void Job::OnLeave(Rank rank, const Leave& leave) {
+  const Worker& worker = roster_[rank];
   const bool stopped = worker.state == State::kPaused || worker.state == State::kFinishing ||
                        worker.state == State::kFinal;
-  if (stopped || worker.stop_held != Stop::kNone) {
-    orders_.Drain(rank, leave.reason);
-    return {};
-  }
-  Send(rank, Released{.reason = "left: " + leave.reason});
+  if (stopped || worker.stop_held != StopReason::kNone) return orders_.Drain(rank, leave.reason);
+  roster_.Send(rank, Released{.reason = "left: " + leave.reason});
   Remove(rank, LeftReason::kLeft, leave.reason);
-  return {};
-}
-
-// ---- what is trained ----
-
-// Members of a group that all stop after it learn that the job is done from the group. Workers that
-// copy its result must not hear it before the result exists: with an older one they would stop too
-// early.
-JobProgress Job::progress() const {
-  const bool by_groups = prd::AllOrNone(plan_) && !TrainsInRounds(plan_);
-  return {.trained = clock_.trained(),
-          .workers = live_,
-          .done = clock_.done() && (clock_.last_result() || !by_groups)};
-}
-
-Trained Job::CountHello(Rank rank, const Hello& hello) {
-  const Trained own = clock_.CountHello(rank, hello.own);
-  LookForGoal();
-  return own;
 }
 
 std::string Job::CountReport(Rank rank, const Trained& own, std::uint32_t nonfinite) {
-  std::string wrong = clock_.CountReport(now_, rank, own, nonfinite);
+  std::string wrong = clock_.CountReport(last_now(), rank, own, nonfinite);
   if (wrong.empty()) LookForGoal();
   return wrong;
 }
 
+// A job that has not begun in this run is done once it has.
 void Job::LookForGoal() {
-  if (begun_ && clock_.ReachGoal()) Write(GoalReached{clock_.trained()});
+  if (start_.begun() && clock_.ReachGoal()) log_.Write(GoalReached{clock_.trained()});
 }
 
-// Until the common start has been made, its workers say what was trained before. What they say
-// counts also if the start fails and they are gone later: other workers have heard of it.
-void Job::TakeStart(const GroupFormed& start) {
-  if (begun_) return;
-  for (const GroupShare& share : start.members) clock_.Bring(At(share.rank).job_trained);
+// ---- acts that concern more than one part ----
+
+void Job::ToEngine(const Event& event) {
+  effects_.clear();
+  engine_->Step(last_now(), event, groups_.next(), &effects_);
+  for (Effect& effect : effects_) announcer_.Announce(std::move(effect));
 }
 
-// ---- workers ----
+void Job::DeliverReady(Rank rank) {
+  if (roster_[rank].state != State::kActive) return;
+  const bool copies = context_.joining != Engine::Joining::kAnytime && Count(State::kAdopting) > 0;
+  const bool withhold = copies || paused() || orders_.Drains(rank);
+  if (const auto event = ready_.Deliver(rank, withhold)) ToEngine(*event);
+}
+
+void Job::Activate(Rank rank, Iteration iteration, const std::string& reason) {
+  const Worker& worker = roster_[rank];
+  roster_.SetState(rank, State::kActive);
+  roster_.SetIteration(rank, iteration);
+  log_.Write(WorkerJoined{.rank = rank,
+                          .incarnation = worker.incarnation,
+                          .host_name = worker.host_name,
+                          .pid = worker.pid,
+                          .iteration = iteration,
+                          .reason = reason});
+  ToEngine(JoinedEvent{.rank = rank, .iteration = iteration, .host = worker.host});
+  link_reports_.Tell(rank);
+}
 
 void Job::Remove(Rank rank, LeftReason why, const std::string& reason) {
-  const Worker gone = At(rank);
-  if (Stranded(rank)) --stranded_;
-  if (gone.resumes) --resuming_;
-  if (!gone.untold.empty()) --untold_;
-  SetWithheld(rank, false);
-  by_incarnation_.erase(gone.incarnation);
-  SetState(rank, State::kAbsent);
-  At(rank) = Worker{};
-  --live_;
+  copies_.Forget(rank);
+  ready_.Clear(rank);
+  const Worker gone = roster_.Leave(rank);
   orders_.Forget(rank);
-  ForgetLinks(rank);
+  link_reports_.Forget(rank);
   std::optional<ReplicasDiffer> differ = divergence_.Forget(rank);
   // A worker with the final average differs no more.
-  if (differ && gone.state != State::kFinal) Write(*std::move(differ));
+  if (differ && gone.state != State::kFinal) log_.Write(*std::move(differ));
   numbers_.Forget(rank);
-  NoteGone(rank, gone, why);
+  gone_.Note(rank, gone, why, groups());
   clock_.NoteGone(rank, gone.incarnation);
-  if (ReplicasAreEqual(plan_) && gone.state != State::kFinal) SourceGone(rank);
-  Write(WorkerLeft{.rank = rank,
-                   .incarnation = gone.incarnation,
-                   .why = why,
-                   .reason = reason,
-                   .gradients = gone.owed});
+  if (ReplicasAreEqual(plan_) && gone.state != State::kFinal) copies_.SourceGone(rank);
+  log_.Write(WorkerLeft{.rank = rank,
+                        .incarnation = gone.incarnation,
+                        .why = why,
+                        .reason = reason,
+                        .gradients = gone.owed});
   const bool stopped = gone.state == State::kPaused || gone.state == State::kFinishing ||
                        gone.state == State::kFinal || gone.resumes;
   const bool held_shards = HasStore(plan_) && stopped;
   if (gone.state == State::kActive || held_shards) ToEngine(LeftEvent{.rank = rank, .why = why});
-  if (gone.group == kNoGroup) return;
-  std::erase(groups_.at(gone.group).pending, rank);
-  FailGroup(gone.group, RankName(rank) + " is gone: " + reason);
-  EndIfDone(gone.group);
+  groups_.Leave(rank, gone, reason);
 }
 
-// The controller does not know what it has told its workers, or heard from them. They come back to
-// a new run, with the replicas that they have.
-void Job::EndLost(const HistoryLost& lost) {
-  const std::string why = "the history of run " + std::to_string(run_) +
-                          " has lost its end: rank " + std::to_string(lost.rank) +
-                          " knows of messages that it does not have";
-  SendAway(LeftReason::kLost, why);
-  Write(RunEnded{.reason = why});
-}
+void Job::TakeHeldStop(Rank rank) { PRD_CHECK(stops_.TakeHeld(rank).empty()); }
 
-// The run is over, and all who are there say Hello anew.
-void Job::SendAway(LeftReason why, const std::string& reason) {
-  for (const auto& [id, group] : groups_) {
-    Write(GroupEnded{.id = id, .ok = false, .reason = "the run ends"});
+void Job::EndCommonStart(Iteration iteration, const std::vector<Rank>& ok,
+                         const std::vector<Rank>& failed) {
+  if (!ok.empty()) start_.Make();
+  LookForGoal();
+  for (const Rank rank : ok) {
+    ready_.Release(rank, ReadySlot::kForReplica);
+    Activate(rank, iteration, "common start");
   }
-  groups_.clear();
-  held_.clear();
+  for (const Rank rank : ok) {  // once the engine knows all of them
+    DeliverReady(rank);
+    TakeHeldStop(rank);
+  }
+  for (const Rank rank : failed) {
+    ready_.Drop(rank);
+    ready_.Release(rank, ReadySlot::kForReplica);
+    roster_.SetState(rank, State::kJoining);
+  }
+}
+
+// ---- the run as a whole ----
+
+Job::Phase Job::phase() const {
+  if (ended()) return Phase::kEnded;
+  if (Count(State::kFinal) > 0) return Phase::kAveraging;
+  if (!start_.made() && Count(State::kStarting) == 0 && Count(State::kJoining) > 0) {
+    return Phase::kForming;
+  }
+  if (switching()) return Phase::kSwitching;
+  return live() > 0 && Count(State::kFinishing) == live() ? Phase::kFinishing : Phase::kTraining;
+}
+
+void Job::Progress() {
+  MoveWorkersOn();
+  const Phase now = phase();
+  if (now != Phase::kForming) start_.EndGrace();
+  switch (now) {
+    case Phase::kForming:
+      MakeStart();
+      break;
+    case Phase::kTraining:
+    case Phase::kEnded:
+      break;
+    case Phase::kFinishing:
+      if (groups().empty()) Gather(GroupKind::kFinal, State::kFinishing, State::kFinal);
+      break;
+    case Phase::kSwitching: {
+      // Paused and not yet joined workers enter the next run unchanged.
+      const int still = Count(State::kFinishing) + Count(State::kPaused) + Count(State::kJoining);
+      if (still < live() || !groups().empty()) break;
+      if (Count(State::kFinishing) > 0) {
+        Gather(GroupKind::kFinal, State::kFinishing, State::kFinal);
+      } else if (Count(State::kJoining) > 0) {
+        EndForNext();
+      }
+      break;
+    }
+    case Phase::kAveraging:
+      if (groups().empty()) EndAverage();
+      break;
+  }
+  if (live() == 0 && !ended() && start_workers() > 0 && !Awaits(last_now())) EndWithoutWorkers();
+}
+
+// Lets workers leave, go on, copy and join as far as they can.
+void Job::MoveWorkersOn() {
+  if (!draining().empty()) drains_.LetGo();
+  if (roster_.resuming() > 0) {  // first: one may have the newest replica
+    joiners_.AdmitResuming(switching().has_value());
+  }
+  joiners_.RetryCopies();  // may find that a worker is behind
+  if (copies_.any_behind()) joiners_.Rejoin();
+  if (!held_.empty()) held_.Look();
+  const bool copies = context_.joining != Engine::Joining::kAnytime && Count(State::kAdopting) > 0;
+  if (ready_.withheld() > 0 && !copies && !paused()) {
+    for (Rank rank = ready_.NextWithheld(0); rank != kNoRank;
+         rank = ready_.NextWithheld(rank + 1)) {
+      DeliverReady(rank);
+    }
+  }
+  if (copies_.any_behind()) joiners_.Rejoin();  // a withheld signal may be late
+  if (copies_.stranded() > 0) joiners_.HelpStranded();
+  if (Count(State::kJoining) > 0 && start_.made() && !switching()) joiners_.Admit();
+}
+
+void Job::MakeStart() {
+  int needed = 0;
+  if (switch_.former().known() && !start_.begun()) {
+    needed =
+        start_.NeededAfterSwitch(last_now(), spec_, Awaits(last_now()), switch_.awaits_until());
+  } else {
+    const bool returns =
+        std::any_of(workers().begin(), workers().end(), [this](const Worker& worker) {
+          return worker.state == State::kJoining && (start_.begun() || worker.returns);
+        });
+    needed = start_.Needed(last_now(), spec_, returns);
+  }
+  if (Count(State::kJoining) < needed || !held_.CanMeet(State::kJoining)) return;
+  start_.EndGrace();
+  Gather(GroupKind::kInitial, State::kJoining, State::kStarting);
+}
+
+// Forms a group of all workers in `from`, if they can meet: the common start or the final average.
+void Job::Gather(GroupKind kind, State from, State to) {
+  if (!held_.CanMeet(from)) return;
+  GroupFormed form{
+      .id = (*groups_.next())++, .kind = kind, .members = {}, .iteration = 0, .reason = {}};
+  std::vector<Starter> starters;
+  std::vector<std::int64_t> stopped_at;
+  for (Rank rank = 0; rank < roster_.size(); ++rank) {
+    const Worker& worker = roster_[rank];
+    if (worker.state != from) continue;
+    form.members.push_back({.rank = rank, .weight = 0, .iteration = worker.iteration});
+    const bool former_model = !start_.begun() && worker.continues && switch_.HadModel(rank);
+    starters.push_back({.returns = worker.returns, .former_model = former_model});
+    stopped_at.push_back(worker.stopped_at);
+    // Until the common start has been made, its members say what was trained before. That counts
+    // also if the start fails and they are gone later: other workers have heard of it.
+    if (kind == GroupKind::kInitial && !start_.begun()) clock_.Bring(worker.job_trained);
+    roster_.SetState(rank, to);
+    copies_.EndWait(rank);
+  }
+  if (kind == GroupKind::kInitial) {
+    WeighCommonStart(plan_, starters, switch_.former().run, &form);
+  } else {
+    WeighFinalAverage(plan_, clock_.gained().steps, stopped_at, &form);
+  }
+  std::sort(form.members.begin(), form.members.end(), [this](const auto& a, const auto& b) {
+    return std::pair(roster_[a.rank].host, a.rank) < std::pair(roster_[b.rank].host, b.rank);
+  });
+  held_.Announce(std::move(form));
+}
+
+// Workers have the final average. Once none copies it any more, they are released, or the next run
+// begins.
+void Job::EndAverage() {
+  for (const Worker& worker : workers()) {
+    const bool copies = worker.source != kNoRank || worker.copies_after;
+    if (worker.state == State::kFinal && copies) return;
+  }
+  if (switching()) return EndForNext();
+  for (Rank rank = 0; rank < roster_.size(); ++rank) {
+    if (roster_[rank].state != State::kFinal) continue;
+    roster_.Send(rank, Released{.reason = kJobIsDone});
+    Remove(rank, LeftReason::kLeft, kJobIsDone);
+  }
+}
+
+// The last worker has gone: by itself, or not.
+void Job::EndWithoutWorkers() {
+  WorkerLeft last;
+  for (const Record& record : log_.records()) {
+    if (const auto* left = std::get_if<WorkerLeft>(&record.body)) last = *left;
+  }
+  end_ = End::kEnded;
+  if (last.rank == kNoRank) {
+    log_.Write(RunEnded{.reason = "none of the workers of run " +
+                                  std::to_string(switch_.former().run) + " is here"});
+    return;
+  }
+  const bool evicted = !dismissed().empty() && dismissed().back().incarnation == last.incarnation;
+  if (start_.begun() && (last.why == LeftReason::kLeft || evicted)) end_ = End::kFinished;
+  log_.Write(RunEnded{.reason = std::string("the last worker has gone") +
+                                (start_.begun() ? "" : " before the start") + ", rank " +
+                                std::to_string(last.rank) + ": " + last.reason +
+                                clock_.TrainedWords(),
+                      .finished = finished()});
+}
+
+void Job::EndForNext() {
+  drains_.LetAllGo();  // they would leave at their next boundary, which is here
+  FormerRun next{.run = run(),
+                 .identity = identity_.high,
+                 .trained = clock_.trained(),
+                 .goal = clock_.goal(),
+                 .workers = start_workers(),
+                 .launch = admissions_.launch(),
+                 .model_hash = admissions_.model_hash(),
+                 .ranks = {},
+                 .dismissed = dismissed(),
+                 .stopped = stopped_by(),
+                 .numbers = {.given = numbers().given(), .averaged = numbers().last()}};
+  for (Rank rank = 0; rank < roster_.size(); ++rank) {
+    const Worker& worker = roster_[rank];
+    const Tally& tally = tallies()[static_cast<std::size_t>(rank)];
+    if (!tally.known) continue;
+    const bool averaged = worker.state == State::kFinal;
+    // Where the average failed, the worker has copied it, unless nobody was left to copy it from.
+    const bool has_model = averaged && (worker.last_ok || worker.failed_source == kNoRank);
+    next.ranks.push_back({.rank = rank,
+                          .own = tally.last,
+                          .awaited = averaged || worker.state == State::kJoining,
+                          .has_model = has_model});
+  }
+  if (live() == 0) return EndWithoutWorkers();
+  const std::string why = "the job goes on in run " + std::to_string(switching()->next) + ", by " +
+                          switching()->by + clock_.TrainedWords();
+  SendAway(LeftReason::kLeft, why);
+  switch_.End(std::move(next));
+  log_.Write(RunEnded{.reason = why, .next = switching()->next});
+}
+
+// The run is over, and all workers that are there say Hello anew.
+void Job::SendAway(LeftReason why, const std::string& reason) {
+  groups_.EndAll();
+  held_.Clear();
   orders_.ForgetAll();
   links_.Clear();
   divergence_.Clear();
-  for (Rank rank = 0; Index(rank) < workers_.size(); ++rank) {
-    if (!Present(rank)) continue;
-    const Worker gone = At(rank);
-    out_->sends.push_back({rank,
-                           {.incarnation = gone.incarnation,
-                            .body = Refused{.code = Code::kAborted, .reason = reason}}});
-    SetState(rank, State::kAbsent);
-    At(rank) = Worker{};
-    Write(WorkerLeft{.rank = rank,
-                     .incarnation = gone.incarnation,
-                     .why = why,
-                     .reason = reason,
-                     .gradients = gone.owed});
+  for (Rank rank = 0; rank < roster_.size(); ++rank) {
+    if (!roster_.Present(rank)) continue;
+    roster_.Refuse(rank, Code::kAborted, reason);
+    copies_.Forget(rank);
+    ready_.Clear(rank);
+    const Worker gone = roster_.Leave(rank);
+    log_.Write(WorkerLeft{.rank = rank,
+                          .incarnation = gone.incarnation,
+                          .why = why,
+                          .reason = reason,
+                          .gradients = gone.owed});
   }
-  by_incarnation_.clear();
-  live_ = stranded_ = withheld_ = resuming_ = untold_ = 0;
-  gone_.clear();
-  ended_ = true;
-}
-
-void Job::Activate(Rank rank, Iteration iteration, const std::string& reason) {
-  Worker& worker = At(rank);
-  SetState(rank, State::kActive);
-  worker.iteration = iteration;
-  Write(WorkerJoined{.rank = rank,
-                     .incarnation = worker.incarnation,
-                     .host_name = worker.host_name,
-                     .pid = worker.pid,
-                     .iteration = iteration,
-                     .reason = reason});
-  ToEngine(JoinedEvent{.rank = rank, .iteration = iteration, .host = worker.host});
-  TellLinks(rank);
-}
-
-void Job::HandSignal(Rank rank) {
-  const Worker& worker = At(rank);
-  if (worker.state != State::kActive || !worker.signal || worker.compared) return;
-  const bool copies = joining_ != Engine::Joining::kAnytime && Count(State::kAdopting) > 0;
-  if (copies || orders_.paused() || orders_.Drains(rank)) {
-    SetWithheld(rank, true);
-    return;
-  }
-  ToEngine(ReadyEvent{.rank = rank, .ready = *worker.signal, .owed = worker.owed});
-}
-
-void Job::SetWithheld(Rank rank, bool withheld) {
-  withheld_ += int{withheld} - int{At(rank).signal_withheld};
-  At(rank).signal_withheld = withheld;
-}
-
-// Nobody copies a replica any more, or the run goes on after a pause.
-void Job::HandWithheld() {
-  for (Rank rank = 0; Index(rank) < workers_.size() && withheld_ > 0; ++rank) {
-    if (!At(rank).signal_withheld) continue;
-    SetWithheld(rank, false);
-    HandSignal(rank);
-  }
+  gone_.Clear();
+  end_ = End::kEnded;
 }
 
 }  // namespace prd

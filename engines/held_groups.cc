@@ -1,0 +1,117 @@
+#include "engines/held_groups.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engines/words.h"
+
+namespace prd {
+
+void HeldGroups::Announce(GroupFormed form) {
+  bool ring_only = false;
+  if (!links_.broken().empty() && !ArrangeAsRing(links_.broken(), &form, &ring_only) &&
+      CanHold(form.kind)) {
+    held_.push_back(std::move(form));
+    return;
+  }
+  groups_.Announce(std::move(form), ring_only);
+}
+
+// Engines that draw groups ahead choose their members.
+bool HeldGroups::CanHold(GroupKind kind) const {
+  return OfEngine(kind) && !(DrawnAhead(run_.plan) && kind == GroupKind::kTrain);
+}
+
+bool HeldGroups::CanBegin(const GroupFormed& form) const {
+  return std::all_of(form.members.begin(), form.members.end(), [&](const GroupShare& share) {
+    const RunWorker& worker = run_.roster[share.rank];
+    return worker.state == WorkerState::kActive && worker.group == kNoGroup &&
+           worker.source == kNoRank && !worker.Held(ReadySlot::kForReplica) &&
+           (worker.Waits() || form.kind == GroupKind::kRound);
+  });
+}
+
+// Joiners would be part of the barrier.
+bool HeldGroups::JoinersWait() const {
+  return run_.joining == Engine::Joining::kBarrier && start_.made() &&
+         run_.roster.Count(WorkerState::kJoining) > 0;
+}
+
+// With workers that are not in it the group could work.
+bool HeldGroups::OthersWouldHelp(const GroupFormed& form) const {
+  if (JoinersWait()) return true;
+  if (!changed_) return false;
+  std::vector<Rank> ranks = RanksOf(form);
+  for (Rank rank = 0; rank < run_.roster.size(); ++rank) {
+    const bool member = std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+    if (!member && run_.roster[rank].state == WorkerState::kActive) ranks.push_back(rank);
+  }
+  return ranks.size() > form.members.size() &&
+         !RingAround(std::move(ranks), links_.broken()).empty();
+}
+
+void HeldGroups::Look() {
+  std::vector<GroupFormed> held;
+  held.swap(held_);
+  for (GroupFormed& form : held) {
+    if (!CanBegin(form) || OthersWouldHelp(form)) {
+      Drop(form);
+    } else if (changed_) {
+      Announce(std::move(form));  // it may be held back again
+    } else {
+      held_.push_back(std::move(form));
+    }
+  }
+}
+
+// For the engine the group has failed, and workers that wait signal again.
+void HeldGroups::Drop(const GroupFormed& form) {
+  for (const GroupShare& share : form.members) {
+    const RunWorker& worker = run_.roster[share.rank];
+    if (worker.state != WorkerState::kActive) continue;
+    run_.run.ToEngine(
+        FinishedEvent{.rank = share.rank, .group = form.id, .ok = false, .owed = worker.owed});
+  }
+  run_.run.ToEngine(EndedEvent{.group = form.id, .ok = false});
+  // Joiners become part of the barrier before it is complete again.
+  if (JoinersWait()) run_.run.AdmitJoiners();
+  if (form.kind != GroupKind::kTrain) return;  // signals stand
+  for (const GroupShare& share : form.members) {
+    if (!run_.roster[share.rank].Held(ReadySlot::kForReplica)) run_.run.DeliverReady(share.rank);
+  }
+}
+
+bool HeldGroups::CanMeet(WorkerState state) const {
+  if (links_.broken().empty()) return true;
+  std::vector<Rank> ranks;
+  for (Rank rank = 0; rank < run_.roster.size(); ++rank) {
+    if (run_.roster[rank].state == state) ranks.push_back(rank);
+  }
+  return ranks.size() < 2 || !RingAround(std::move(ranks), links_.broken()).empty();
+}
+
+std::string HeldGroups::Words(Instant now, Rank rank) const {
+  for (const GroupFormed& form : held_) {
+    const std::vector<Rank> ranks = RanksOf(form);
+    if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) continue;
+    const auto pair = links_.broken().Among(ranks);
+    std::string text =
+        GroupName(form.id) + " of " + words::Ranks(ranks) + " is held back until it can work";
+    if (pair && !links_.broken().HasAny(rank)) {
+      text += ": " + links_.Words(now, pair->first, pair->second);
+    }
+    return text;
+  }
+  return {};
+}
+
+bool HeldGroups::Restore() const {
+  for (const GroupFormed& form : held_) {
+    for (const GroupShare& share : form.members) {
+      if (!run_.roster.Present(share.rank)) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace prd
