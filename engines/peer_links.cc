@@ -104,7 +104,7 @@ void PeerLinks::OnReturn(Instant now, const Job& job, Rank rank) {
 bool PeerLinks::OverAckLimit(const Job& job, Rank rank) {
   Contact& contact = At(job, rank);
   const auto& unacked = job.link(rank).unacked();
-  if (unacked.empty()) contact.owing = false;
+  if (unacked.empty()) contact.over_limit = false;
   const bool in_vain = contact.resends.in_vain() >= kResentInVain;
   if (!in_vain && unacked.size() <= kMinUnacked) return false;
   std::size_t bytes = 0;
@@ -112,9 +112,9 @@ bool PeerLinks::OverAckLimit(const Job& job, Rank rank) {
     bytes += SizeOf(it->second);
   }
   if (!in_vain && bytes <= kMaxUnacked) return false;
-  if (std::exchange(contact.owing, true)) return true;
-  ++counters_->owing;
-  if (owing_) owing_(job, rank);
+  if (std::exchange(contact.over_limit, true)) return true;
+  ++counters_->over_ack_limit;
+  if (over_ack_limit_) over_ack_limit_(job, rank);
   return true;
 }
 

@@ -35,18 +35,18 @@ class PeerLinks {
 
   struct Counters {
     std::uint64_t resent = 0;
-    std::uint64_t owing = 0;  // times that a worker began to owe too many acknowledgements
+    std::uint64_t over_ack_limit = 0;  // times that a worker began to owe too many
     std::uint64_t leases_expired = 0;
     std::uint64_t processes_ended = 0;  // workers that were gone with their connection
   };
-  // Told when a worker has begun to owe too many acknowledgements.
-  using OnOwing = std::function<void(const Job& job, Rank rank)>;
+  // Told when a worker has begun to owe too many acknowledgements (OverAckLimit).
+  using OnOverAckLimit = std::function<void(const Job& job, Rank rank)>;
 
   // Messages go to the end of *out, in the name of this life of the controller. *out and *counters
   // must outlive it.
-  PeerLinks(std::uint64_t epoch, OnOwing owing, std::vector<ControllerEnvelope>* out,
-            Counters* counters)
-      : epoch_(epoch), owing_(std::move(owing)), out_(out), counters_(counters) {}
+  PeerLinks(std::uint64_t epoch, OnOverAckLimit over_ack_limit,
+            std::vector<ControllerEnvelope>* out, Counters* counters)
+      : epoch_(epoch), over_ack_limit_(std::move(over_ack_limit)), out_(out), counters_(counters) {}
 
   // The job must outlive its run here. Nobody counts as silent since before `now`.
   void AddRun(Instant now, const Job& job);
@@ -104,7 +104,7 @@ class PeerLinks {
     std::optional<Instant> ends_at;  // it has no connection, and is gone then
     bool watched = false;            // has an entry in `checks`
     bool ack_due = false;            // has an entry in `acks_`
-    bool owing = false;              // has owed too much, and not acknowledged all since
+    bool over_limit = false;         // has owed too much, and not acknowledged all since
     Seq acked = 0;                   // the last acknowledgement sent
     Seq sent_before = 0;  // last_out at the heartbeat before: what is still unacked was lost
     Resends<kResend> resends;
@@ -126,6 +126,7 @@ class PeerLinks {
     Rank rank = kNoRank;
   };
 
+  static std::size_t Index(Rank rank) { return static_cast<std::size_t>(rank); }
   Contact& At(const Job& job, Rank rank);
   ControllerEnvelope Envelope(const Job& job, Rank rank) const;
   void Resend(Instant now, const Job& job, Rank rank, Seq up_to);
@@ -133,7 +134,7 @@ class PeerLinks {
   std::optional<Rank> NextExpired(Instant now, const Job& job);
 
   const std::uint64_t epoch_;
-  const OnOwing owing_;
+  const OnOverAckLimit over_ack_limit_;
   std::vector<ControllerEnvelope>* const out_;
   Counters* const counters_;
   std::map<RunId, Run> runs_;

@@ -1,5 +1,5 @@
-// The interfaces through which the pump records and sends. The daemon implements them with RocksDB
-// and ZeroMQ; the simulator and the tests have implementations of their own.
+// The interfaces through which the controller records and sends. The daemon implements them with
+// RocksDB and ZeroMQ; the simulator and the tests have implementations of their own.
 #ifndef PRD_ENGINES_PORTS_H_
 #define PRD_ENGINES_PORTS_H_
 
@@ -19,7 +19,7 @@ class History {
   virtual ~History() = default;
 
   // Writes all records or none. Once it has returned ok, they survive a kill of the process. After
-  // an error the pump appends the same records again later.
+  // an error the controller appends the same records again later.
   virtual Status Append(std::span<const Record> records) = 0;
 
   // Keeps the state of a run after all records with an index below `index`. A replay can start

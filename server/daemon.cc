@@ -58,8 +58,8 @@ void Daemon::Turn(Instant now) {
   }
   if (revoking_) EvictRevoked(now);
   TakeMessages(now, true);
-  pump_->Tick(now);
-  if (pump_->pending()) Flush(now);
+  controller_->Tick(now);
+  if (controller_->pending()) Flush(now);
 }
 
 void Daemon::TakeMessages(Instant now, bool hellos) {
@@ -68,17 +68,17 @@ void Daemon::TakeMessages(Instant now, bool hellos) {
   while (workers_->Receive(now, gate_.get(), &turn, &envelope_)) {
     // Before its answer a worker repeats its Hello, so the next daemon will get it.
     if (!hellos && std::holds_alternative<Hello>(envelope_.body)) continue;
-    if (workers_->fresh()) pump_->Connection(now, envelope_.incarnation, true);
-    pump_->Receive(now, wall_ns, envelope_);
+    if (workers_->fresh()) controller_->Connection(now, envelope_.incarnation, true);
+    controller_->Receive(now, wall_ns, envelope_);
   }
-  for (const Incarnation ended : workers_->TakeEnded()) pump_->Connection(now, ended, false);
+  for (const Incarnation ended : workers_->TakeEnded()) controller_->Connection(now, ended, false);
   turned_ = turned_ || turn.taken > 0;
 }
 
 // False while the history cannot be written.
 bool Daemon::Flush(Instant now) {
   const std::int64_t begin = MonotonicNs();
-  const Status status = pump_->Flush();
+  const Status status = controller_->Flush();
   turned_ = true;
   if (status.ok()) {
     flushes_.Observe(static_cast<double>(MonotonicNs() - begin) / static_cast<double>(kSecond));
@@ -135,7 +135,7 @@ void Daemon::Wait(Instant now) {
   if (stalled_since_) {
     consider(retry_at_);
   } else {
-    consider(pump_->NextDeadline());
+    consider(controller_->NextDeadline());
   }
   consider(ends_at_);
   consider(watchdog_at_);
@@ -180,7 +180,7 @@ void Daemon::Housekeep(Instant now) {
   const std::size_t workers = Workers();
   if (workers_->routes() > 2 * workers + kSpareRoutes) {
     std::unordered_set<Incarnation> live;
-    for (const auto& [run, job] : pump_->jobs()) {
+    for (const auto& [run, job] : controller_->jobs()) {
       for (const Job::Worker& worker : job->workers()) {
         if (worker.state != Job::State::kAbsent) live.insert(worker.incarnation);
       }
@@ -188,7 +188,7 @@ void Daemon::Housekeep(Instant now) {
     workers_->Prune(live);
   }
   const std::string status =
-      "STATUS=" + std::to_string(pump_->jobs().size()) + " jobs, " + std::to_string(workers) +
+      "STATUS=" + std::to_string(controller_->jobs().size()) + " jobs, " + std::to_string(workers) +
       " workers, listening on " + workers_->listener().endpoint() +
       (stalled_since_ ? "; the history cannot be written, see the log" : "") +
       (reload_refused_ ? "; the last reload was refused, see the log" : "");
@@ -231,7 +231,7 @@ void Daemon::PublishMetrics(Instant now) {
   page.Add("build_info", {{"version", PRD_VERSION}, {"protocol", std::to_string(kProtocolVersion)}},
            1);
   page.Add("start_time_seconds", {}, number(started_wall_ns_) / number(kSecond));
-  page.Add("jobs", {}, number(pump_->jobs().size()));
+  page.Add("jobs", {}, number(controller_->jobs().size()));
   page.Add("workers", {}, number(Workers()));
   page.Add("jobs_waiting_for_start", {}, number(start_waits_.size()));
   page.Add("history_bytes", {}, number(disk_.bytes));
@@ -242,13 +242,13 @@ void Daemon::PublishMetrics(Instant now) {
   }
   page.Add("history_stalled", {}, stalled_since_ ? 1 : 0);
   page.Add("flush_seconds", {}, flushes_);
-  meters_->Write(now, WallNs(), pump_->jobs(), &page);
+  meters_->Write(now, WallNs(), controller_->jobs(), &page);
   metrics_->Publish(std::move(page));
 }
 
 // Workers that are lost may come back, to a new run.
 bool Daemon::JobIsOver(Instant now) {
-  if (!pump_->jobs().empty()) {
+  if (!controller_->jobs().empty()) {
     had_job_ = true;
     ends_at_.reset();
     return false;
@@ -269,7 +269,7 @@ bool Daemon::JobIsOver(Instant now) {
 void Daemon::TellStarts(Instant now) {
   std::map<RunId, StartWait> waits;
   std::size_t said = 0;
-  for (const auto& [run, job] : pump_->jobs()) {
+  for (const auto& [run, job] : controller_->jobs()) {
     const std::string why = job->StartWaits(now);
     if (why.empty()) continue;
     const auto known = start_waits_.find(run);
@@ -332,14 +332,15 @@ void Daemon::Drain() {
     spdlog::warn("stops with messages that could not be recorded; workers send them again");
   }
   admin_->Stop();
-  spdlog::info("stopped: {} jobs go on with the next prd", pump_->jobs().size());
+  spdlog::info("stopped: {} jobs go on with the next prd", controller_->jobs().size());
 }
 
 // ---- what there is ----
 
 std::size_t Daemon::Workers() const {
   std::size_t workers = 0;
-  for (const auto& [run, job] : pump_->jobs()) workers += static_cast<std::size_t>(job->live());
+  for (const auto& [run, job] : controller_->jobs())
+    workers += static_cast<std::size_t>(job->live());
   return workers;
 }
 
@@ -354,18 +355,18 @@ ConnectionGuard::Counters Daemon::Connections() const {
 }
 
 std::vector<std::pair<std::string, std::uint64_t>> Daemon::Counters() const {
-  const Pump::Counters& pump = pump_->counters();
+  const Controller::Counters& controller = controller_->counters();
   const WorkerSocket::Counters& socket = workers_->counters();
   const ConnectionGuard::Counters connections = Connections();
   const Decided& decided = recorder_->decided();
-  return {{"messages", pump.messages},
-          {"messages_duplicate", pump.duplicates},
-          {"messages_out_of_order", pump.gaps},
-          {"messages_foreign", pump.foreign + socket.foreign},
-          {"messages_refused", pump.refused},
+  return {{"messages", controller.messages},
+          {"messages_duplicate", controller.duplicates},
+          {"messages_out_of_order", controller.gaps},
+          {"messages_foreign", controller.foreign + socket.foreign},
+          {"messages_refused", controller.refused},
           {"messages_malformed", socket.malformed},
-          {"messages_resent", pump.resent},
-          {"acknowledgements_missing", pump.owing},
+          {"messages_resent", controller.resent},
+          {"acknowledgements_missing", controller.over_ack_limit},
           {"messages_unroutable", socket.unroutable},
           {"messages_blocked", socket.blocked},
           {"messages_forbidden", socket.forbidden},
@@ -374,10 +375,10 @@ std::vector<std::pair<std::string, std::uint64_t>> Daemon::Counters() const {
           {"connections_refused", connections.refused},
           {"connections_cut", connections.cut},
           {"connections_rushed", connections.rushes},
-          {"leases_expired", pump.leases_expired},
-          {"processes_ended", pump.processes_ended},
-          {"histories_lost", pump.histories_lost},
-          {"records", pump.records},
+          {"leases_expired", controller.leases_expired},
+          {"processes_ended", controller.processes_ended},
+          {"histories_lost", controller.histories_lost},
+          {"records", controller.records},
           {"rounds_formed", decided.rounds_formed},
           {"round_contributors", decided.round_contributors},
           {"updates_dropped", decided.updates_dropped},
@@ -422,7 +423,7 @@ Result<std::string> Daemon::Remove(const Rights& rights, const Prune& prune) {
 Result<std::string> Daemon::ActOn(Instant now, const Rights& rights, const Act& act) {
   const Status unwritten(Code::kUnavailable, "the history cannot be written now (see the log)");
   if (stalled_since_) return unwritten;
-  Result<std::string> done = Operate(now, rights, act, pump_.get());
+  Result<std::string> done = Operate(now, rights, act, controller_.get());
   if (!done.ok() || Flush(now)) return done;
   return Status(unwritten.code(), unwritten.message() + "; it is done once that works again");
 }
@@ -437,9 +438,9 @@ DaemonStatus Daemon::StatusAt(Instant now) const {
   std::uint64_t groups = 0;
   for (const auto& [engine, formed] : recorder_->groups()) groups += formed;
   status.counters.emplace_back("groups_formed", groups);
-  for (const auto& [run, job] : pump_->jobs()) {
+  for (const auto& [run, job] : controller_->jobs()) {
     for (Rank rank = 0; static_cast<std::size_t>(rank) < job->workers().size(); ++rank) {
-      if (const std::optional<DurationNs> silent = pump_->Silence(now, run, rank)) {
+      if (const std::optional<DurationNs> silent = controller_->Silence(now, run, rank)) {
         status.silences.push_back({.run = run, .rank = rank, .silent_ns = *silent});
       }
     }

@@ -1,9 +1,9 @@
-// The daemon: sockets, clock, history and signals around the pump, in one thread.
+// The daemon: sockets, clock, history and signals around the controller, in one thread.
 //
-// Each turn reads workers' messages, lets the pump decide, appends one batch to the history, sends,
-// and only then reads on. While the history has no room, the daemon reads no worker's message and
-// sends nothing. It tries again with growing pauses, and nothing is lost. If a write fails
-// half-way, the daemon ends, and the next one goes on from the recorded history.
+// Each turn reads workers' messages, lets the controller decide, appends one batch to the history,
+// sends, and only then reads on. While the history has no room, the daemon reads no worker's
+// message and sends nothing. It tries again with growing pauses, and nothing is lost. If a write
+// fails half-way, the daemon ends, and the next one goes on from the recorded history.
 #ifndef PRD_SERVER_DAEMON_H_
 #define PRD_SERVER_DAEMON_H_
 
@@ -18,7 +18,7 @@
 
 #include "common/base/admin.h"
 #include "config/config.h"
-#include "engines/pump.h"
+#include "engines/controller.h"
 #include "server/access.h"
 #include "server/admin_server.h"
 #include "server/audit_log.h"
@@ -109,7 +109,7 @@ class Daemon {
   std::unique_ptr<AdminServer> admin_;
   std::unique_ptr<Metrics> metrics_;   // null when off
   std::unique_ptr<JobMeters> meters_;  // the same
-  std::unique_ptr<Pump> pump_;
+  std::unique_ptr<Controller> controller_;
   std::unique_ptr<Gate> gate_;
 
   bool ends_with_job_ = false;

@@ -205,27 +205,28 @@ Status Daemon::Recover() {
   const Result<Instant> last = LastRecordedNow(*history_);
   if (!last.ok()) return last.status();
   clock_offset_ = std::max<DurationNs>(0, *last - Instant{MonotonicNs()});
-  pump_ = std::make_unique<Pump>(
-      Pump::Options{.first_run = history_->last_run() + 1,
-                    .snapshot_every = config_.daemon.snapshot_every,
-                    .random = RandomBits,
-                    .spec_of = JobSpecFromToml,
-                    .refused = [this](const std::string& job,
-                                      const HelloRefused& refused) { TellRefused(job, refused); },
-                    .owing =
-                        [](const Job& job, Rank rank) {
-                          spdlog::warn(
-                              "run {}: rank {} acknowledges nothing; no message is taken from it "
-                              "until it does, or its lease runs out",
-                              job.run(), rank);
-                        }},
+  controller_ = std::make_unique<Controller>(
+      Controller::Options{
+          .first_run = history_->last_run() + 1,
+          .snapshot_every = config_.daemon.snapshot_every,
+          .random = RandomBits,
+          .spec_of = JobSpecFromToml,
+          .refused = [this](const std::string& job,
+                            const HelloRefused& refused) { TellRefused(job, refused); },
+          .over_ack_limit =
+              [](const Job& job, Rank rank) {
+                spdlog::warn(
+                    "run {}: rank {} acknowledges nothing; no message is taken from it "
+                    "until it does, or its lease runs out",
+                    job.run(), rank);
+              }},
       [this](const std::string& job) { return FindJob(config_, job); }, recorder_.get(),
       workers_.get());
-  gate_ = std::make_unique<Gate>(access_.get(), pump_.get(), &audit_);
-  const Result<RestoreSummary> summary = RestoreRuns(Now(), history_.get(), pump_.get());
+  gate_ = std::make_unique<Gate>(access_.get(), controller_.get(), &audit_);
+  const Result<RestoreSummary> summary = RestoreRuns(Now(), history_.get(), controller_.get());
   if (!summary.ok()) return summary.status();
   revoking_ = true;  // by what the config said before
-  for (const auto& [run, job] : pump_->jobs()) {
+  for (const auto& [run, job] : controller_->jobs()) {
     recorder_->Know(run, std::string(EngineName(job->spec().engine)));
     if (meters_ != nullptr) meters_->Know(Now(), *job);
     for (const Job::Worker& worker : job->workers()) {
@@ -296,18 +297,18 @@ void Daemon::Reload() {
 // Jobs that run and whose tables say that a reload counts for them.
 void Daemon::SwitchLive(const Config& before) {
   std::vector<std::string> jobs;
-  for (const auto& [run, job] : pump_->jobs()) {
+  for (const auto& [run, job] : controller_->jobs()) {
     if (!job->ended()) jobs.push_back(job->spec().name);
   }
   for (const std::string& job : jobs) {
     const std::optional<JobSpec> to = LiveSwitch(before, config_, job);
     if (!to) continue;
-    const Status status = stalled_since_
-                              ? Status(Code::kUnavailable, "the history cannot be written now")
-                              : pump_->Act(Now(), job,
-                                           {.verb = OperatorVerb::kSwitch,
-                                            .by = "a reload of " + config_.file.substr(0, 100),
-                                            .spec = to->text});
+    const Status status =
+        stalled_since_ ? Status(Code::kUnavailable, "the history cannot be written now")
+                       : controller_->Act(Now(), job,
+                                          {.verb = OperatorVerb::kSwitch,
+                                           .by = "a reload of " + config_.file.substr(0, 100),
+                                           .spec = to->text});
     if (status.ok()) {
       spdlog::info("job {} goes on with engine {} once its workers have ended their steps", job,
                    EngineName(to->engine));
@@ -341,7 +342,7 @@ void Daemon::EvictRevoked(Instant now) {
     std::vector<std::pair<Rank, std::string>> ranks;  // and why
   };
   std::map<std::pair<RunId, std::string>, Revoked> revoked;
-  for (const auto& [run, job] : pump_->jobs()) {
+  for (const auto& [run, job] : controller_->jobs()) {
     if (job->ended()) continue;
     for (Rank rank = 0; static_cast<std::size_t>(rank) < job->workers().size(); ++rank) {
       const Job::Worker& worker = job->workers()[static_cast<std::size_t>(rank)];
@@ -360,11 +361,11 @@ void Daemon::EvictRevoked(Instant now) {
   for (const auto& [key, of] : revoked) {
     std::size_t evicted = 0;
     for (const auto& [rank, why] : of.ranks) {
-      const Status status = pump_->Act(now, of.job,
-                                       {.verb = OperatorVerb::kEvict,
-                                        .rank = rank,
-                                        .by = "a reload of " + config_.file.substr(0, 100),
-                                        .reason = why.substr(0, 200)});
+      const Status status = controller_->Act(now, of.job,
+                                             {.verb = OperatorVerb::kEvict,
+                                              .rank = rank,
+                                              .by = "a reload of " + config_.file.substr(0, 100),
+                                              .reason = why.substr(0, 200)});
       if (status.ok()) ++evicted;
       revoking_ = revoking_ || status.code() == Code::kUnavailable;
     }

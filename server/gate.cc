@@ -10,9 +10,9 @@ constexpr std::uint32_t kRetryMs = 1000;
 constexpr std::size_t kMaxName = 257;
 
 // The job that the message is about; null: no run that there is.
-const Job* JobOf(const Pump& pump, const WorkerEnvelope& envelope) {
-  const auto job = pump.jobs().find(envelope.run);
-  return job == pump.jobs().end() ? nullptr : job->second.get();
+const Job* JobOf(const Controller& controller, const WorkerEnvelope& envelope) {
+  const auto job = controller.jobs().find(envelope.run);
+  return job == controller.jobs().end() ? nullptr : job->second.get();
 }
 
 }  // namespace
@@ -20,9 +20,10 @@ const Job* JobOf(const Pump& pump, const WorkerEnvelope& envelope) {
 Gate::Verdict Gate::Check(Instant now, const Sender& sender, WorkerEnvelope* envelope,
                           Refused* refusal) {
   auto* hello = std::get_if<Hello>(&envelope->body);
-  const Job* job = hello != nullptr ? nullptr : JobOf(*pump_, *envelope);
-  std::string other;                                             // no name of a run there is
-  if (hello != nullptr) other = hello->job.substr(0, kMaxName);  // the pump refuses longer ones
+  const Job* job = hello != nullptr ? nullptr : JobOf(*controller_, *envelope);
+  std::string other;  // no name of a run there is
+  if (hello != nullptr)
+    other = hello->job.substr(0, kMaxName);  // the controller refuses longer ones
   const std::string& name = job != nullptr ? job->spec().name : other;
   const Rights* rights = sender.rights;
   const auto refuse = [&](Code code, const std::string& why, std::uint32_t retry_ms = 0) {
@@ -42,7 +43,7 @@ Gate::Verdict Gate::Check(Instant now, const Sender& sender, WorkerEnvelope* env
                       " connections (max_connections)",
                   kRetryMs);
   }
-  // What is of no run there is, is for the pump to refuse.
+  // What is of no run there is, is for the controller to refuse.
   if (hello == nullptr && job == nullptr) return Verdict::kPass;
   if (!rights->trains || !rights->Covers(name)) {
     return refuse(Code::kFailedPrecondition, "it may not train in job " + name);
@@ -91,10 +92,10 @@ bool Gate::Bucket::Take(Instant now, std::int64_t most, DurationNs per) {
 // Which quota has no room for this worker; empty: it may come.
 std::string Gate::Missing(Instant now, const Rights& rights, const WorkerEnvelope& envelope,
                           const Hello& hello) {
-  const RunId run = pump_->RunOf(hello.job);  // with another worker
-  const Pump::Share* share = pump_->ShareOf(rights.name);
+  const RunId run = controller_->RunOf(hello.job);  // with another worker
+  const Controller::Share* share = controller_->ShareOf(rights.name);
   if (share != nullptr) {
-    if (pump_->IsHere(envelope.incarnation, rights.name)) return {};  // it repeats itself
+    if (controller_->IsHere(envelope.incarnation, rights.name)) return {};  // it repeats itself
     if (rights.max_workers > 0 && share->workers >= rights.max_workers) {
       return "it has all its " + std::to_string(rights.max_workers) + " workers (max_workers)";
     }

@@ -1,5 +1,5 @@
-// What is asked of each worker's message before the pump gets it: whether its sender may have that
-// job, and whether it keeps to its quotas. Not thread safe.
+// What is asked of each worker's message before the controller gets it: whether its sender may have
+// that job, and whether it keeps to its quotas. Not thread safe.
 #ifndef PRD_SERVER_GATE_H_
 #define PRD_SERVER_GATE_H_
 
@@ -11,7 +11,7 @@
 #include "common/base/messages.h"
 #include "common/base/newest.h"
 #include "common/base/time.h"
-#include "engines/pump.h"
+#include "engines/controller.h"
 #include "server/access.h"
 #include "server/audit_log.h"
 
@@ -20,8 +20,8 @@ namespace prd {
 class Gate {
  public:
   // All must outlive it. What *access says may change, and counts from then on.
-  Gate(const Access* access, const Pump* pump, AuditLog* audit)
-      : access_(access), pump_(pump), audit_(audit) {}
+  Gate(const Access* access, const Controller* controller, AuditLog* audit)
+      : access_(access), controller_(controller), audit_(audit) {}
 
   enum class Verdict {
     kPass,
@@ -54,7 +54,7 @@ class Gate {
                    const Hello& hello);
 
   const Access* access_;
-  const Pump* pump_;
+  const Controller* controller_;
   AuditLog* audit_;
   std::map<std::string, Bucket> messages_;  // by identity
   std::map<std::string, Bucket> runs_;      // that it begins, by identity

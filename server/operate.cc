@@ -22,11 +22,12 @@ std::vector<Rank> OnHost(const Job& job, const std::string& host) {
   return ranks;
 }
 
-const Job* Find(const Pump& pump, const std::string& name) {
-  const auto found = std::find_if(pump.jobs().begin(), pump.jobs().end(), [&](const auto& entry) {
-    return entry.second->spec().name == name && !entry.second->ended();
-  });
-  return found == pump.jobs().end() ? nullptr : found->second.get();
+const Job* Find(const Controller& controller, const std::string& name) {
+  const auto found =
+      std::find_if(controller.jobs().begin(), controller.jobs().end(), [&](const auto& entry) {
+        return entry.second->spec().name == name && !entry.second->ended();
+      });
+  return found == controller.jobs().end() ? nullptr : found->second.get();
 }
 
 std::string Done(const OperatorActed& what, const std::string& job,
@@ -63,7 +64,8 @@ std::string Words(const Act& act) {
   return text + (what.reason.empty() ? "" : ": " + what.reason);
 }
 
-Result<std::string> Operate(Instant now, const Rights& rights, const Act& act, Pump* pump) {
+Result<std::string> Operate(Instant now, const Rights& rights, const Act& act,
+                            Controller* controller) {
   if (!rights.operates) {
     return Status(Code::kFailedPrecondition,
                   "permission denied: only an operator may " + Words(act) +
@@ -75,7 +77,7 @@ Result<std::string> Operate(Instant now, const Rights& rights, const Act& act, P
   }
   std::vector<std::string> jobs;
   if (!act.job.empty()) jobs.push_back(act.job);
-  for (const auto& [run, job] : pump->jobs()) {
+  for (const auto& [run, job] : controller->jobs()) {
     const bool wanted = act.job.empty() && !job->ended() && rights.Covers(job->spec().name);
     if (wanted && !OnHost(*job, act.what.host).empty()) jobs.push_back(job->spec().name);
   }
@@ -87,7 +89,7 @@ Result<std::string> Operate(Instant now, const Rights& rights, const Act& act, P
   for (const std::string& name : jobs) {
     // A job that is not its own is to it as if there were none.
     if (!rights.Covers(name)) return Status(Code::kNotFound, "no run of job " + name + " goes on");
-    const Job* job = Find(*pump, name);
+    const Job* job = Find(*controller, name);
     const std::vector<Rank> drained =
         drains && job != nullptr ? OnHost(*job, act.what.host) : std::vector<Rank>();
     OperatorActed what = act.what;
@@ -98,7 +100,7 @@ Result<std::string> Operate(Instant now, const Rights& rights, const Act& act, P
       what.spec = spec->text;
       pace = SlowestSetsPace(spec->engine, job->live());
     }
-    const Status status = pump->Act(now, name, what);
+    const Status status = controller->Act(now, name, what);
     if (!status.ok()) {
       failed = status;
       continue;

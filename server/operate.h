@@ -1,4 +1,4 @@
-// What operators do to jobs (prdctl): from the admin socket to the pump.
+// What operators do to jobs (prdctl): from the admin socket to the controller.
 #ifndef PRD_SERVER_OPERATE_H_
 #define PRD_SERVER_OPERATE_H_
 
@@ -6,7 +6,7 @@
 
 #include "common/base/admin.h"
 #include "common/base/time.h"
-#include "engines/pump.h"
+#include "engines/controller.h"
 #include "prd/status.h"
 #include "server/access.h"
 
@@ -16,8 +16,9 @@ namespace prd {
 std::string Words(const Act& act);
 
 // Does it, as far as `rights` go, and says what has been done. Nothing is recorded before the
-// pump's next Flush. An error says why it cannot be done, and nothing has changed.
-Result<std::string> Operate(Instant now, const Rights& rights, const Act& act, Pump* pump);
+// controller's next Flush. An error says why it cannot be done, and nothing has changed.
+Result<std::string> Operate(Instant now, const Rights& rights, const Act& act,
+                            Controller* controller);
 
 }  // namespace prd
 

@@ -1,4 +1,4 @@
-// The history as the pump sees it: each record is also logged and counted.
+// The history as the controller sees it: each record is also logged and counted.
 #ifndef PRD_SERVER_RECORDER_H_
 #define PRD_SERVER_RECORDER_H_
 

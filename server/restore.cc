@@ -24,20 +24,21 @@ Result<JobSpec> SpecOf(const RocksHistory& history, RunId run) {
 }
 
 Status RestoreFrom(Instant now, const RocksHistory& history, RunId run, const JobSpec& spec,
-                   const Snapshot& snapshot, Pump* pump) {
+                   const Snapshot& snapshot, Controller* controller) {
   const std::uint64_t from = snapshot.state.empty() ? 0 : snapshot.index;
   const Result<std::vector<Record>> records = history.Read(run, from, kNoLimit);
   if (!records.ok()) return records.status();
-  return pump->Restore(now, run, spec, snapshot.state, from, *records);
+  return controller->Restore(now, run, spec, snapshot.state, from, *records);
 }
 
-Status RestoreRun(Instant now, const RocksHistory& history, const RunInfo& info, Pump* pump) {
+Status RestoreRun(Instant now, const RocksHistory& history, const RunInfo& info,
+                  Controller* controller) {
   const RunId run = info.run;
   const Result<JobSpec> spec = SpecOf(history, run);
   if (!spec.ok()) return spec.status();
   const Result<Snapshot> snapshot = history.ReadSnapshot(run);
   if (snapshot.ok() && !snapshot->state.empty()) {
-    const Status status = RestoreFrom(now, history, run, *spec, *snapshot, pump);
+    const Status status = RestoreFrom(now, history, run, *spec, *snapshot, controller);
     if (status.ok()) return status;
     if (info.first > 0) {
       return Status(status.code(), "its snapshot cannot be used (" + status.message() +
@@ -48,7 +49,7 @@ Status RestoreRun(Instant now, const RocksHistory& history, const RunInfo& info,
         "run {}: its snapshot cannot be used ({}); replaying the run from its first record", run,
         status.message());
   }
-  return RestoreFrom(now, history, run, *spec, {}, pump);
+  return RestoreFrom(now, history, run, *spec, {}, controller);
 }
 
 }  // namespace
@@ -65,16 +66,16 @@ Result<Instant> LastRecordedNow(const RocksHistory& history) {
   return last;
 }
 
-Result<RestoreSummary> RestoreRuns(Instant now, RocksHistory* history, Pump* pump) {
+Result<RestoreSummary> RestoreRuns(Instant now, RocksHistory* history, Controller* controller) {
   const Result<std::vector<RunInfo>> runs = history->ListRuns();
   if (!runs.ok()) return runs.status();
   RestoreSummary summary;
   for (const RunInfo& info : *runs) {
     if (info.ended) {
-      pump->KnowEnded(info.run, info.job, info.identity, info.finished);
+      controller->RememberEnded(info.run, info.job, info.identity, info.finished);
       continue;
     }
-    const Status status = RestoreRun(now, *history, info, pump);
+    const Status status = RestoreRun(now, *history, info, controller);
     if (status.ok()) {
       ++summary.restored;
       spdlog::info("run {} of job {} goes on after {} records", info.run, info.job, info.records);

@@ -6,7 +6,7 @@
 #include <cstddef>
 
 #include "common/base/time.h"
-#include "engines/pump.h"
+#include "engines/controller.h"
 #include "prd/status.h"
 #include "server/history/rocks_history.h"
 
@@ -21,7 +21,7 @@ struct RestoreSummary {
   std::size_t set_aside = 0;  // could not be restored: logged, kept in the history, not continued
 };
 // Fails only if the history as a whole cannot be read. A run that cannot be restored is set aside.
-Result<RestoreSummary> RestoreRuns(Instant now, RocksHistory* history, Pump* pump);
+Result<RestoreSummary> RestoreRuns(Instant now, RocksHistory* history, Controller* controller);
 
 }  // namespace prd
 

@@ -1,7 +1,7 @@
-// The ROUTER socket that workers connect to: the pump's transport, and the source of its messages.
-// An incarnation belongs to the first token that it comes with. Its messages are answered on its
-// newest connection, whose end is told; messages in its name with another token are
-// dropped and move nothing. Not thread safe.
+// The ROUTER socket that workers connect to: the controller's transport, and the source of its
+// messages. An incarnation belongs to the first token that it comes with. Its messages are answered
+// on its newest connection, whose end is told; messages in its name with another token are dropped
+// and move nothing. Not thread safe.
 #ifndef PRD_SERVER_WORKER_SOCKET_H_
 #define PRD_SERVER_WORKER_SOCKET_H_
 

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "engines/pump.h"
+#include "engines/controller.h"
 #include "engines/registry.h"
 #include "engines/replay.h"
 #include "tests/engines/body_text.h"
@@ -81,8 +81,8 @@ class ControllerPlay {
     const auto refused = [this](const std::string& job, const HelloRefused& hello) {
       Say("told of a refusal by job \"" + job + "\": " + body_text::Show("", hello));
     };
-    pump_ = std::make_unique<Pump>(
-        Pump::Options{.random = [this] { return ++drawn_; },
+    pump_ = std::make_unique<Controller>(
+        Controller::Options{.random = [this] { return ++drawn_; },
                       .spec_of = [this](const std::string& text) { return SpecOf("toy", text); },
                       .refused = refused},
         [this](const std::string& name) -> Result<JobSpec> {
@@ -231,7 +231,7 @@ class ControllerPlay {
       Say("run " + std::to_string(run) + " of " + job->spec().name + ": " +
           std::string(EngineName(job->spec().engine)) + ", ranks " + body_text::AsText(ranks));
     }
-    const Pump::Counters& of = pump_->counters();
+    const Controller::Counters& of = pump_->counters();
     const std::string counted =
         body_text::Shower("")("duplicates", of.duplicates, kUnlessZero)(
             "gaps", of.gaps, kUnlessZero)("refused", of.refused, kUnlessZero)(
@@ -307,7 +307,7 @@ class ControllerPlay {
   std::uint32_t death_grace_ms_ = 200;
   bool quiet_ = false;
   std::unique_ptr<Ports> ports_ = std::make_unique<Ports>();
-  std::unique_ptr<Pump> pump_;
+  std::unique_ptr<Controller> pump_;
   Speakers workers_{[this](const WorkerEnvelope& envelope) { return Deliver(envelope); },
                     [this](Rank rank) { return GroupOf(rank); }};
   StepWords words_{&workers_, true};

@@ -79,8 +79,8 @@ class WorkerSocketTest : public ::testing::Test {
   zmq::context_t context_;
   Access access_;
   AuditLog audit_;
-  const Pump pump_{{.random = [] { return 1; }}, nullptr, nullptr, nullptr};
-  Gate gate_{&access_, &pump_, &audit_};
+  const Controller controller_{{.random = [] { return 1; }}, nullptr, nullptr, nullptr};
+  Gate gate_{&access_, &controller_, &audit_};
   std::unique_ptr<ZapHandler> zap_;
   std::atomic<bool> ends_ = false;
   std::thread admits_;

@@ -42,7 +42,7 @@ void FakeDaemon::MakePump() {
     spec.name = name;
     return spec;
   };
-  pump_ = std::unique_ptr<Pump>(new Pump(
+  controller_ = std::unique_ptr<Controller>(new Controller(
       {.random = [device = std::make_shared<std::random_device>()] { return (*device)(); }},
       catalog, this, this));
   std::map<RunId, std::vector<Record>> runs;
@@ -50,7 +50,7 @@ void FakeDaemon::MakePump() {
   for (const auto& [run, records] : runs) {
     JobSpec spec = spec_;
     spec.name = std::get<RunStarted>(records.front().body).job;
-    const Status status = pump_->Restore(Now(), run, spec, {}, 0, records);
+    const Status status = controller_->Restore(Now(), run, spec, {}, 0, records);
     if (!status.ok()) std::fprintf(stderr, "restore: %s\n", status.ToString().c_str());
     PRD_CHECK(status.ok());
   }
@@ -89,8 +89,8 @@ void FakeDaemon::Run() {
     zmq::pollitem_t item{router_.handle(), 0, ZMQ_POLLIN, 0};
     zmq::poll(&item, 1, std::chrono::milliseconds(5));
     ReceiveAll();
-    pump_->Tick(Now());
-    PRD_CHECK(pump_->Flush().ok());
+    controller_->Tick(Now());
+    PRD_CHECK(controller_->Flush().ok());
   }
 }
 
@@ -103,7 +103,7 @@ void FakeDaemon::ReceiveAll() {
     PRD_CHECK(envelope.ok());
     if (envelope->rank != kNoRank && envelope->rank == muted_) continue;
     routes_[envelope->incarnation] = route.to_string();
-    pump_->Receive(Now(), 0, *envelope);
+    controller_->Receive(Now(), 0, *envelope);
   }
 }
 

@@ -1,6 +1,6 @@
-// A controller inside the test's process: the pump behind a ROUTER socket, with its history in
-// memory. Restart throws the pump away and restores it from that history, as a daemon does that
-// was killed.
+// A daemon inside the test's process: the controller behind a ROUTER socket, with its history in
+// memory. Restart throws the controller away and restores it from that history, as a daemon does
+// that was killed.
 #ifndef PRD_TESTS_WORKER_FAKE_DAEMON_H_
 #define PRD_TESTS_WORKER_FAKE_DAEMON_H_
 
@@ -14,7 +14,7 @@
 #include <vector>
 #include <zmq.hpp>
 
-#include "engines/pump.h"
+#include "engines/controller.h"
 
 namespace prd::testing {
 
@@ -51,7 +51,7 @@ class FakeDaemon : private History, private Transport {
   zmq::context_t context_;
   zmq::socket_t router_;
   std::string endpoint_;
-  std::unique_ptr<Pump> pump_;
+  std::unique_ptr<Controller> controller_;
   std::map<Incarnation, std::string> routes_;
   std::atomic<bool> stop_{false};
   std::atomic<Rank> muted_{kNoRank};

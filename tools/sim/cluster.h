@@ -1,5 +1,5 @@
-// A whole job in virtual time: the production pump and engines, the library's session cores, a
-// network, a data plane, and faults, from one seed. The same workload and seed give the same run.
+// A whole job in virtual time: the production controller and engines, the library's session cores,
+// a network, a data plane, and faults, from one seed. The same workload and seed give the same run.
 //
 // Faults happen until the workload says so (the safety phase); then everybody must go on, and come
 // to an end (the liveness phase): laws.h, no-hang. And at the end:

@@ -72,10 +72,10 @@ std::vector<HangWatch::Worker> Cluster::Doings() const {
 }
 
 bool Cluster::Joining(const SimWorker& worker) const {
-  const Pump* pump = controller_.pump();
-  if (pump == nullptr) return false;
-  const auto job = pump->jobs().find(worker.run());
-  if (job == pump->jobs().end()) return false;
+  const Controller* controller = controller_.controller();
+  if (controller == nullptr) return false;
+  const auto job = controller->jobs().find(worker.run());
+  if (job == controller->jobs().end()) return false;
   const auto rank = static_cast<std::size_t>(worker.rank());
   return rank < job->second->workers().size() &&
          job->second->workers()[rank].state == Job::State::kJoining;
@@ -111,10 +111,10 @@ std::string Cluster::Stuck() const {
   for (const SimWorker& worker : workers_) {
     if (worker.phase() == SimWorker::Phase::kDone) continue;
     text += "\n  " + worker.Where();
-    const Pump* pump = controller_.pump();
-    if (pump == nullptr) continue;
-    const auto job = pump->jobs().find(worker.run());
-    if (job != pump->jobs().end()) {
+    const Controller* controller = controller_.controller();
+    if (controller == nullptr) continue;
+    const auto job = controller->jobs().find(worker.run());
+    if (job != controller->jobs().end()) {
       text += "; the controller says: " + job->second->Explain(world_.now, worker.rank());
     }
     if (text.size() > 4000) return text + "\n  ...";

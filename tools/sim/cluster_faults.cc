@@ -46,9 +46,9 @@ void Cluster::Faults() {
 // A worker that is out for the controller is out for all that have heard of it. After a loss of
 // history it does not know who there was.
 void Cluster::CheckOut() const {
-  const Pump* pump = controller_.pump();
-  if (pump == nullptr || world_.forgot) return;
-  for (const auto& [run, job] : pump->jobs()) {
+  const Controller* controller = controller_.controller();
+  if (controller == nullptr || world_.forgot) return;
+  for (const auto& [run, job] : controller->jobs()) {
     if (job->ended()) continue;
     std::set<Incarnation> members;
     for (const Job::Worker& worker : job->workers()) {
@@ -156,11 +156,11 @@ void Cluster::Relaunch() {
 // sends a message in its name. Its token is not to be known.
 void Cluster::Forge(std::uint32_t worker) {
   const SimWorker& victim = workers_[worker];
-  const Pump* pump = controller_.pump();
-  if (pump == nullptr || workers_.size() < 2) return;
-  const auto job = pump->jobs().find(victim.run());
+  const Controller* controller = controller_.controller();
+  if (controller == nullptr || workers_.size() < 2) return;
+  const auto job = controller->jobs().find(victim.run());
   const auto rank = static_cast<std::size_t>(victim.rank());
-  if (job == pump->jobs().end() || rank >= job->second->workers().size()) return;
+  if (job == controller->jobs().end() || rank >= job->second->workers().size()) return;
   const Job::Worker& known = job->second->workers()[rank];
   if (known.incarnation == 0 || known.incarnation != victim.incarnation()) return;
   Prng& dice = world_.dice;

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "tools/sim/cluster.h"
-#include "tools/sim/controller.h"
 #include "tools/sim/replica_book.h"
 #include "tools/sim/run_book.h"
+#include "tools/sim/sim_controller.h"
 #include "tools/sim/sim_worker.h"
 #include "tools/sim/trace.h"
 
@@ -68,7 +68,7 @@ class Cluster {
   DataPlane data_;
   Exchange exchange_;
   MeshDoors doors_;
-  Controller controller_;
+  SimController controller_;
   RunBook runs_;
   ReplicaBook replicas_;
   WorkerParts parts_;

@@ -47,8 +47,8 @@ void ConnectionBook::Seen(Instant decided, const ProcessEnded& ended) const {
                                      " is taken for ended: " + why);
 }
 
-void ConnectionBook::Check(Instant now, const Pump& pump) const {
-  for (const auto& [run, job] : pump.jobs()) {
+void ConnectionBook::Check(Instant now, const Controller& controller) const {
+  for (const auto& [run, job] : controller.jobs()) {
     if (job->ended()) continue;
     for (const Job::Worker& worker : job->workers()) {
       if (worker.state == Job::State::kAbsent) continue;

@@ -17,7 +17,7 @@
 #include "common/base/history.h"
 #include "common/base/ids.h"
 #include "common/base/time.h"
-#include "engines/pump.h"
+#include "engines/controller.h"
 
 namespace prd::sim {
 
@@ -36,7 +36,7 @@ class ConnectionBook {
   void ControllerDied();
   // Throw Violation. `decided`: when the controller decided so; what it wrote down later.
   void Seen(Instant decided, const ProcessEnded& ended) const;
-  void Check(Instant now, const Pump& pump) const;
+  void Check(Instant now, const Controller& controller) const;
 
  private:
   struct Known {

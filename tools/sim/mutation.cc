@@ -545,7 +545,7 @@ std::unique_ptr<History> MakeMutantHistory(Mutation mutation, History* store) {
   return std::make_unique<LazyHistory>(store);
 }
 
-void Conceal(Mutation mutation, const Pump& pump, WorkerEnvelope* envelope) {
+void Conceal(Mutation mutation, const Controller& controller, WorkerEnvelope* envelope) {
   if (auto* hello = std::get_if<Hello>(&envelope->body);
       hello != nullptr && mutation == Mutation::kLaunchIgnored) {
     hello->launch.clear();
@@ -560,8 +560,8 @@ void Conceal(Mutation mutation, const Pump& pump, WorkerEnvelope* envelope) {
       mutation != Mutation::kSamplesLost) {
     return;
   }
-  const auto job = pump.jobs().find(envelope->run);
-  if (job == pump.jobs().end()) return;
+  const auto job = controller.jobs().find(envelope->run);
+  if (job == controller.jobs().end()) return;
   const auto rank = static_cast<std::size_t>(envelope->rank);
   const std::vector<Job::Worker>& workers = job->second->workers();
   if (rank >= workers.size() || workers[rank].incarnation != envelope->incarnation) return;

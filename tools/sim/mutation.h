@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
+#include "engines/controller.h"
 #include "engines/engine.h"
 #include "engines/ports.h"
-#include "engines/pump.h"
 #include "engines/registry.h"
 
 namespace prd::sim {
@@ -93,7 +93,7 @@ std::optional<ControllerEnvelope> Twisted(Mutation mutation, const ControllerEnv
 std::unique_ptr<History> MakeMutantHistory(Mutation mutation, History* store);
 
 // A message of a worker that has just arrived, as the controller is to take it.
-void Conceal(Mutation mutation, const Pump& pump, WorkerEnvelope* envelope);
+void Conceal(Mutation mutation, const Controller& controller, WorkerEnvelope* envelope);
 
 // True if this message of a worker, which has just arrived, is to be lost for good.
 bool Swallows(Mutation mutation, const WorkerEnvelope& envelope);

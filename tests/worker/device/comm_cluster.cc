@@ -67,7 +67,7 @@ void CommCluster::Cut(Rank from, Rank to) {
   broken_links_.insert(link);
 }
 
-void CommCluster::Pump(Node* node) {
+void CommCluster::Controller(Node* node) {
   for (const Communicators::Outgoing& out : node->comms->TakeOutgoing()) {
     // What is asked now and then is no sign that anything happens.
     if (out.message.kind != CommMessage::Kind::kAsk) ++sent_;
@@ -106,7 +106,7 @@ bool CommCluster::Deliver(std::uint64_t pick) {
   links_[link].pop_front();
   Node* to = nodes_.at(link.second).get();
   to->comms->OnMessage(now, link.first, message);
-  Pump(to);
+  Controller(to);
   return true;
 }
 
@@ -119,13 +119,13 @@ bool CommCluster::See(std::uint64_t pick) {
   Node* node = nodes_.at(link.first).get();
   if (!node->alive) return true;
   node->comms->OnLost(now, link.second);
-  Pump(node);
+  Controller(node);
   return true;
 }
 
 void CommCluster::Serve(Node* node) {
   node->comms->Service(now);
-  Pump(node);
+  Controller(node);
 }
 
 void CommCluster::Leave(Node* node, bool ok) {
@@ -138,7 +138,7 @@ void CommCluster::Leave(Node* node, bool ok) {
   node->runs = kNoGroup;
   node->choice.reset();
   node->asked = false;
-  Pump(node);
+  Controller(node);
 }
 
 // A worker's next move with its groups.
@@ -150,7 +150,7 @@ bool CommCluster::Proceed(Node* node) {
     if (groups_.at(id).failed) return true;  // called off before it began here
     node->runs = id;
     node->choice = node->comms->Begin(now, groups_.at(id).group);
-    Pump(node);
+    Controller(node);
     return true;
   }
   TheGroup& group = groups_.at(node->runs);

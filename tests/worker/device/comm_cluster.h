@@ -219,7 +219,7 @@ class CommCluster {
   std::map<Way, int> ended;  // groups that succeeded
 
  private:
-  void Pump(Node* node);
+  void Controller(Node* node);
   void Leave(Node* node, bool ok);
   bool Gone(Incarnation member) const { return !nodes_.at(member)->alive; }
   void Judge(TheGroup* group);

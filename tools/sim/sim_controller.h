@@ -1,4 +1,5 @@
-// The controller: the production pump with a history in memory, an inbox, and a way to die.
+// The controller of a simulated job: the production one with a history in memory, an inbox, and a
+// way to die.
 //
 //   replay-state    a controller that recovers has the state it had, but for one that has forgotten
 //                   some of it, from a snapshot and from the first record alike
@@ -6,8 +7,8 @@
 //   ended-alive, death-known (connection_book.h)
 //   forged          nothing comes of a message in the name of an incarnation that is there, without
 //                   its token: no record, no answer, and no longer lease
-#ifndef PRD_TOOLS_SIM_CONTROLLER_H_
-#define PRD_TOOLS_SIM_CONTROLLER_H_
+#ifndef PRD_TOOLS_SIM_SIM_CONTROLLER_H_
+#define PRD_TOOLS_SIM_SIM_CONTROLLER_H_
 
 #include <cstdint>
 #include <functional>
@@ -19,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "engines/pump.h"
+#include "engines/controller.h"
 #include "tools/sim/connection_book.h"
 #include "tools/sim/history_store.h"
 #include "tools/sim/introductions.h"
@@ -32,12 +33,12 @@ namespace prd::sim {
 // A record in words, for a trace.
 std::string Describe(const Record& record);
 
-class Controller final : private Transport {
+class SimController final : private Transport {
  public:
   // `seen` gets every record that has become durable; `forgot` is called when the newest are so no
   // more.
-  Controller(World* world, Mutation mutation, std::function<void(const Record&)> seen,
-             std::function<void()> forgot);
+  SimController(World* world, Mutation mutation, std::function<void(const Record&)> seen,
+                std::function<void()> forgot);
 
   void Start();  // at first, and after a crash
   void Receive(Mailed mailed);
@@ -53,7 +54,7 @@ class Controller final : private Transport {
 
   // The spec of a run, from what its RunStarted says.
   JobSpec SpecOf(const std::string& text) const;
-  const Pump* pump() const { return pump_.get(); }
+  const Controller* controller() const { return controller_.get(); }
   const HistoryStore& store() const { return store_; }
   std::uint64_t restarts() const { return restarts_; }
   // Recovers once more from what is in the history, and compares. For the end of a run.
@@ -69,9 +70,10 @@ class Controller final : private Transport {
   void Send(const ControllerEnvelope& envelope) override;
   Result<JobSpec> Spec(const std::string& name) const;
   void NewLaws();
-  std::unique_ptr<Pump> Recover(bool from_snapshots, History* history, Transport* transport);
-  std::map<RunId, std::uint64_t> Hashes(const Pump& pump) const;
-  void Compare(const std::map<RunId, std::uint64_t>& had, const Pump& pump, const char* how) const;
+  std::unique_ptr<Controller> Recover(bool from_snapshots, History* history, Transport* transport);
+  std::map<RunId, std::uint64_t> Hashes(const Controller& controller) const;
+  void Compare(const std::map<RunId, std::uint64_t>& had, const Controller& controller,
+               const char* how) const;
   void Take(const Mailed& mailed, std::int64_t wall_ns);
   void Wake();
   void TakeEnds();
@@ -92,8 +94,8 @@ class Controller final : private Transport {
   Introductions introductions_;
   const std::function<void()> forgot_;
   HistoryStore store_;
-  std::unique_ptr<History> front_;  // between the pump and the store, for mutations
-  std::unique_ptr<Pump> pump_;
+  std::unique_ptr<History> front_;  // between the controller and the store, for mutations
+  std::unique_ptr<Controller> controller_;
   std::vector<Mailed> inbox_;
   // As WorkerSocket and its guard have them: incarnations' newest connections, and whose these are;
   // ends that are not taken yet, and connections whose ends are.
@@ -113,4 +115,4 @@ class Controller final : private Transport {
 
 }  // namespace prd::sim
 
-#endif  // PRD_TOOLS_SIM_CONTROLLER_H_
+#endif  // PRD_TOOLS_SIM_SIM_CONTROLLER_H_

@@ -1,4 +1,4 @@
-#include "tools/sim/controller.h"
+#include "tools/sim/sim_controller.h"
 
 #include <algorithm>
 #include <utility>
@@ -126,8 +126,8 @@ std::string Describe(const Record& record) {
          ": " + std::visit([](const auto& of) { return Words(of); }, record.body);
 }
 
-Controller::Controller(World* world, Mutation mutation, std::function<void(const Record&)> seen,
-                       std::function<void()> forgot)
+SimController::SimController(World* world, Mutation mutation,
+                             std::function<void(const Record&)> seen, std::function<void()> forgot)
     : world_(world),
       mutation_(mutation),
       identities_(world->seed ^ kIdentities),
@@ -152,7 +152,7 @@ Controller::Controller(World* world, Mutation mutation, std::function<void(const
   front_ = MakeMutantHistory(mutation, &store_);
 }
 
-Result<JobSpec> Controller::Spec(const std::string& name) const {
+Result<JobSpec> SimController::Spec(const std::string& name) const {
   JobSpec spec = world_->workload.job;
   spec.name = name;
   if (spec.workers == 0) spec.workers = static_cast<int>(world_->workload.cluster.workers);
@@ -166,7 +166,7 @@ Result<JobSpec> Controller::Spec(const std::string& name) const {
 }
 
 // A switched run's text is its engine alone.
-JobSpec Controller::SpecOf(const std::string& text) const {
+JobSpec SimController::SpecOf(const std::string& text) const {
   JobSpec spec = *Spec("sim");
   if (text == spec.text) return spec;
   const Result<EngineOptions> engine = ParseEngine(text);
@@ -176,7 +176,7 @@ JobSpec Controller::SpecOf(const std::string& text) const {
   return spec;
 }
 
-void Controller::NewLaws() {
+void SimController::NewLaws() {
   laws_.emplace(MakeEngine(world_->workload.job.engine)->plan(), [this](const RunStarted& started) {
     return MakeEngine(SpecOf(started.spec).engine)->plan();
   });
@@ -184,17 +184,17 @@ void Controller::NewLaws() {
 
 // ---- death and recovery ----
 
-std::unique_ptr<Pump> Controller::Recover(bool from_snapshots, History* history,
-                                          Transport* transport) {
+std::unique_ptr<Controller> SimController::Recover(bool from_snapshots, History* history,
+                                                   Transport* transport) {
   RunId first = 1;
   for (const auto& [id, run] : store_.runs()) first = std::max(first, id + 1);
   const ControllerPart& part = world_->workload.controller;
-  const Pump::Options options{
+  const Controller::Options options{
       .first_run = first,
       .snapshot_every = static_cast<std::uint64_t>(part.snapshot_every),
       .random = [this] { return identities_.Next(); },
       .spec_of = [this](const std::string& text) -> Result<JobSpec> { return SpecOf(text); }};
-  auto pump = std::make_unique<Pump>(
+  auto controller = std::make_unique<Controller>(
       options, [this](const std::string& name) { return Spec(name); }, history, transport);
   for (const auto& [id, run] : store_.runs()) {
     const std::uint64_t from = from_snapshots ? run.snapshot_index : 0;
@@ -202,50 +202,52 @@ std::unique_ptr<Pump> Controller::Recover(bool from_snapshots, History* history,
     const auto* started =
         run.records.empty() ? nullptr : std::get_if<RunStarted>(&run.records.front().body);
     const JobSpec spec = started != nullptr ? SpecOf(started->spec) : *Spec("sim");
-    const Status status =
-        pump->Restore(world_->now, id, spec, state, from, std::span(run.records).subspan(from));
+    const Status status = controller->Restore(world_->now, id, spec, state, from,
+                                              std::span(run.records).subspan(from));
     if (!status.ok()) throw Violation("replay-state", status.ToString());
   }
-  return pump;
+  return controller;
 }
 
-std::map<RunId, std::uint64_t> Controller::Hashes(const Pump& pump) const {
+std::map<RunId, std::uint64_t> SimController::Hashes(const Controller& controller) const {
   std::map<RunId, std::uint64_t> hashes;
-  for (const auto& [run, job] : pump.jobs()) hashes[run] = job->StateHash();
+  for (const auto& [run, job] : controller.jobs()) hashes[run] = job->StateHash();
   return hashes;
 }
 
-void Controller::Compare(const std::map<RunId, std::uint64_t>& had, const Pump& pump,
-                         const char* how) const {
-  if (Hashes(pump) != had) throw Violation("replay-state", how);
+void SimController::Compare(const std::map<RunId, std::uint64_t>& had, const Controller& controller,
+                            const char* how) const {
+  if (Hashes(controller) != had) throw Violation("replay-state", how);
 }
 
-void Controller::Start() {
+void SimController::Start() {
   History* history = front_ != nullptr ? front_.get() : &store_;
-  pump_ = Recover(true, history, this);
+  controller_ = Recover(true, history, this);
   stalled_ = false;
   if (!store_.runs().empty()) {
-    if (!hashes_.empty()) Compare(hashes_, *pump_, "the state differs from that before the crash");
+    if (!hashes_.empty())
+      Compare(hashes_, *controller_, "the state differs from that before the crash");
     Nowhere nowhere;
-    const std::unique_ptr<Pump> other = Recover(false, &nowhere, &nowhere);
-    Compare(Hashes(*pump_), *other, "replays from a snapshot and from the first record differ");
+    const std::unique_ptr<Controller> other = Recover(false, &nowhere, &nowhere);
+    Compare(Hashes(*controller_), *other,
+            "replays from a snapshot and from the first record differ");
   }
   TurnAt(world_->now);
 }
 
-void Controller::CheckReplay() {
-  if (pump_ == nullptr || pump_->pending() || front_ != nullptr) return;
+void SimController::CheckReplay() {
+  if (controller_ == nullptr || controller_->pending() || front_ != nullptr) return;
   if (world_->workload.controller.keep_records == 0) return;
   Nowhere nowhere;
-  const std::unique_ptr<Pump> other = Recover(false, &nowhere, &nowhere);
-  Compare(Hashes(*pump_), *other, "a replay of the whole history gives another state");
+  const std::unique_ptr<Controller> other = Recover(false, &nowhere, &nowhere);
+  Compare(Hashes(*controller_), *other, "a replay of the whole history gives another state");
 }
 
-void Controller::Die() {
+void SimController::Die() {
   introductions_.ControllerDied();
   hashes_.clear();
-  if (!pump_->pending() && front_ == nullptr) hashes_ = Hashes(*pump_);
-  pump_.reset();
+  if (!controller_->pending() && front_ == nullptr) hashes_ = Hashes(*controller_);
+  controller_.reset();
   inbox_.clear();
   connections_.clear();
   claims_.clear();
@@ -264,7 +266,7 @@ void Controller::Die() {
 
 // What is left in the history is what the laws are about from now on: nothing that a controller
 // does can follow from what it has forgotten.
-void Controller::MayForget() {
+void SimController::MayForget() {
   const FaultsPart& faults = world_->workload.faults;
   std::size_t lost = 0;
   if (world_->Rolled(faults.wipe)) {
@@ -286,20 +288,21 @@ void Controller::MayForget() {
   forgot_();
 }
 
-void Controller::MayDie(DurationNs period) {
+void SimController::MayDie(DurationNs period) {
   const double share = static_cast<double>(period) / kSecond;
-  if (world_->Fault(world_->workload.faults.controller_dies_per_s * share) && pump_ != nullptr) {
+  if (world_->Fault(world_->workload.faults.controller_dies_per_s * share) &&
+      controller_ != nullptr) {
     Die();
   }
 }
 
-void Controller::MayFreeze(DurationNs period) {
+void SimController::MayFreeze(DurationNs period) {
   const FaultsPart& faults = world_->workload.faults;
   const double share = static_cast<double>(period) / kSecond;
   if (world_->Rolled(faults.clock_steps_per_s * share)) {
     wall_ahead_ = FromMs(faults.clock_step_ms * (2 * world_->dice.Unit() - 1));
   }
-  if (!world_->Rolled(faults.controller_freezes_per_s * share) || pump_ == nullptr) return;
+  if (!world_->Rolled(faults.controller_freezes_per_s * share) || controller_ == nullptr) return;
   frozen_until_ = world_->now + world_->FreezeNs();
   busy_until_ = std::max(busy_until_, frozen_until_);
   world_->Disturbed(frozen_until_);
@@ -309,15 +312,15 @@ void Controller::MayFreeze(DurationNs period) {
 
 // ---- messages ----
 
-void Controller::TurnAt(Instant at) {
+void SimController::TurnAt(Instant at) {
   at = std::max({at, world_->now, busy_until_});
   if (at >= turn_at_ && turn_at_ >= world_->now) return;
   turn_at_ = at;
   world_->queue.Push(at, EventKind::kTurn);
 }
 
-void Controller::Receive(Mailed mailed) {
-  if (pump_ == nullptr || Swallows(mutation_, mailed.envelope)) return;
+void SimController::Receive(Mailed mailed) {
+  if (controller_ == nullptr || Swallows(mutation_, mailed.envelope)) return;
   if (mailed.connection > 0) {
     book_.Spoke(world_->now, mailed.envelope.incarnation, mailed.connection);
   }
@@ -325,15 +328,15 @@ void Controller::Receive(Mailed mailed) {
   Wake();
 }
 
-void Controller::OnConnectionEnds(std::uint32_t worker, std::uint64_t connection) {
-  if (pump_ == nullptr) return;
+void SimController::OnConnectionEnds(std::uint32_t worker, std::uint64_t connection) {
+  if (controller_ == nullptr) return;
   book_.Ended(world_->now, connection);
   if (mutation_ == Mutation::kEndForgotten && stalled_) return;
   ends_.push_back({.worker = worker, .connection = connection});
   Wake();
 }
 
-void Controller::Wake() {
+void SimController::Wake() {
   if (busy_until_ <= world_->now && !stalled_) {
     Turn();
   } else if (!stalled_) {
@@ -341,8 +344,8 @@ void Controller::Wake() {
   }
 }
 
-void Controller::Turn() {
-  if (pump_ == nullptr) return;
+void SimController::Turn() {
+  if (controller_ == nullptr) return;
   if (turn_at_ <= world_->now) turn_at_ = {INT64_MAX};
   if (world_->now < busy_until_) return TurnAt(busy_until_);
   if (stalled_) return Flush();
@@ -353,20 +356,20 @@ void Controller::Turn() {
   for (const Mailed& mailed : inbox_) Take(mailed, wall_ns);
   inbox_.clear();
   TakeEnds();
-  pump_->Tick(world_->now);
+  controller_->Tick(world_->now);
   Flush();
 }
 
-Status Controller::Act(const OperatorActed& act) {
+Status SimController::Act(const OperatorActed& act) {
   const Status away(Code::kUnavailable, "no controller, or it cannot write");
-  if (pump_ == nullptr || stalled_ || world_->now < frozen_until_) return away;
-  const Status status = pump_->Act(world_->now, "sim", act);
+  if (controller_ == nullptr || stalled_ || world_->now < frozen_until_) return away;
+  const Status status = controller_->Act(world_->now, "sim", act);
   if (!status.ok()) return status;
   Flush();  // it may die here, with or without the record
-  return pump_ == nullptr || stalled_ ? away : status;
+  return controller_ == nullptr || stalled_ ? away : status;
 }
 
-void Controller::TakeEnds() {
+void SimController::TakeEnds() {
   for (const End& end : std::exchange(ends_, {})) {
     ended_.insert(end.connection);
     const auto claim = claims_.find(end.connection);
@@ -377,11 +380,11 @@ void Controller::TakeEnds() {
         if (WorkerOf(incarnation) == end.worker) whose = incarnation;
       }
     }
-    if (whose != 0) pump_->Connection(world_->now, whose, false);
+    if (whose != 0) controller_->Connection(world_->now, whose, false);
   }
 }
 
-void Controller::Claim(const Mailed& mailed) {
+void SimController::Claim(const Mailed& mailed) {
   const auto& [envelope, connection] = mailed;
   if (connection == 0) return;
   std::uint64_t& newest = connections_[envelope.incarnation];
@@ -390,7 +393,7 @@ void Controller::Claim(const Mailed& mailed) {
     claims_.erase(newest);
     newest = connection;
     claims_[connection] = envelope.incarnation;
-    pump_->Connection(world_->now, envelope.incarnation, true);
+    controller_->Connection(world_->now, envelope.incarnation, true);
   }
   if (!ended_.contains(connection)) return;
   ends_.push_back({.worker = WorkerOf(envelope.incarnation),
@@ -398,7 +401,7 @@ void Controller::Claim(const Mailed& mailed) {
                    .whose = envelope.incarnation});
 }
 
-void Controller::Take(const Mailed& mailed, std::int64_t wall_ns) {
+void SimController::Take(const Mailed& mailed, std::int64_t wall_ns) {
   const WorkerEnvelope& envelope = mailed.envelope;
   if (world_->workload.faults.forgeries_per_s > 0) {
     if (const auto owner = Forged(envelope)) {
@@ -408,12 +411,13 @@ void Controller::Take(const Mailed& mailed, std::int64_t wall_ns) {
   Claim(mailed);
   const auto* reports = std::get_if<Finished>(&envelope.body);
   if (mutation_ == Mutation::kHintIsProof && reports != nullptr) {
-    const auto job = pump_->jobs().find(envelope.run);
+    const auto job = controller_->jobs().find(envelope.run);
     for (const Rank other : reports->unreachable) {
-      if (job == pump_->jobs().end() || other < 0) continue;
+      if (job == controller_->jobs().end() || other < 0) continue;
       const auto& workers = job->second->workers();
       if (static_cast<std::size_t>(other) >= workers.size()) continue;
-      pump_->Connection(world_->now, workers[static_cast<std::size_t>(other)].incarnation, false);
+      controller_->Connection(world_->now, workers[static_cast<std::size_t>(other)].incarnation,
+                              false);
     }
   }
   WorkerEnvelope taken = envelope;
@@ -421,25 +425,25 @@ void Controller::Take(const Mailed& mailed, std::int64_t wall_ns) {
       hello != nullptr && mutation_ == Mutation::kFinishedForgotten && HasFinished(hello->former)) {
     hello->former = {};
   }
-  Conceal(mutation_, *pump_, &taken);
-  pump_->Receive(world_->now, wall_ns, taken);
+  Conceal(mutation_, *controller_, &taken);
+  controller_->Receive(world_->now, wall_ns, taken);
 }
 
-void Controller::CheckForged(const WorkerEnvelope& forged, const Job& job, Rank rank,
-                             std::int64_t wall_ns) {
+void SimController::CheckForged(const WorkerEnvelope& forged, const Job& job, Rank rank,
+                                std::int64_t wall_ns) {
   const auto marks = [&] {
-    const Pump::Counters& of = pump_->counters();
+    const Controller::Counters& of = controller_->counters();
     return std::vector<std::uint64_t>{of.duplicates, of.gaps, of.refused, of.resent};
   };
   const std::vector<std::uint64_t> before = marks();
-  const std::map<RunId, std::uint64_t> hashes = Hashes(*pump_);
-  const std::optional<DurationNs> silence = pump_->Silence(world_->now, job.run(), rank);
+  const std::map<RunId, std::uint64_t> hashes = Hashes(*controller_);
+  const std::optional<DurationNs> silence = controller_->Silence(world_->now, job.run(), rank);
   WorkerEnvelope taken = forged;
-  Conceal(mutation_, *pump_, &taken);
-  pump_->Receive(world_->now, wall_ns, taken);
-  const char* const what = Hashes(*pump_) != hashes ? "changes the job"
-                           : marks() != before      ? "is answered"
-                           : pump_->Silence(world_->now, job.run(), rank) != silence
+  Conceal(mutation_, *controller_, &taken);
+  controller_->Receive(world_->now, wall_ns, taken);
+  const char* const what = Hashes(*controller_) != hashes ? "changes the job"
+                           : marks() != before            ? "is answered"
+                           : controller_->Silence(world_->now, job.run(), rank) != silence
                                ? "counts as a sign of life"
                                : nullptr;
   if (what == nullptr) return;
@@ -447,9 +451,9 @@ void Controller::CheckForged(const WorkerEnvelope& forged, const Job& job, Rank 
                                 std::to_string(rank) + ", without its token, " + what);
 }
 
-std::optional<std::pair<const Job*, Rank>> Controller::Forged(
+std::optional<std::pair<const Job*, Rank>> SimController::Forged(
     const WorkerEnvelope& envelope) const {
-  for (const auto& [run, job] : pump_->jobs()) {
+  for (const auto& [run, job] : controller_->jobs()) {
     for (std::size_t i = 0; i < job->workers().size(); ++i) {
       const Job::Worker& worker = job->workers()[i];
       if (worker.incarnation != envelope.incarnation || worker.incarnation == 0) continue;
@@ -460,7 +464,7 @@ std::optional<std::pair<const Job*, Rank>> Controller::Forged(
   return std::nullopt;
 }
 
-bool Controller::HasFinished(const RunIdentity& run) const {
+bool SimController::HasFinished(const RunIdentity& run) const {
   return std::any_of(store_.runs().begin(), store_.runs().end(), [&](const auto& entry) {
     const std::vector<Record>& records = entry.second.records;
     const auto* started =
@@ -471,9 +475,9 @@ bool Controller::HasFinished(const RunIdentity& run) const {
   });
 }
 
-void Controller::Flush() {
+void SimController::Flush() {
   try {
-    stalled_ = !pump_->Flush().ok();
+    stalled_ = !controller_->Flush().ok();
   } catch (const ControllerDied&) {
     Die();
     hashes_.clear();  // what it had in mind is not what the disk has
@@ -483,14 +487,14 @@ void Controller::Flush() {
     book_.Held(world_->now, world_->now + kRetryWrite);
     return TurnAt(world_->now + kRetryWrite);
   }
-  if (world_->tells_ends()) book_.Check(world_->now, *pump_);
+  if (world_->tells_ends()) book_.Check(world_->now, *controller_);
   introductions_.EndTurn();
-  const std::optional<Instant> next = pump_->NextDeadline();
+  const std::optional<Instant> next = controller_->NextDeadline();
   if (next) TurnAt(*next);
   if (!inbox_.empty()) TurnAt(busy_until_);
 }
 
-void Controller::Send(const ControllerEnvelope& envelope) {
+void SimController::Send(const ControllerEnvelope& envelope) {
   laws_->Sent(envelope);
   const std::optional<ControllerEnvelope> other = Twisted(mutation_, envelope);
   introductions_.Sent(other ? *other : envelope);

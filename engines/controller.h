@@ -6,8 +6,8 @@
 //              Tick(now);  while (!Flush().ok()) wait a little; }
 //
 // No threads, clocks or sockets. Not thread safe.
-#ifndef PRD_ENGINES_PUMP_H_
-#define PRD_ENGINES_PUMP_H_
+#ifndef PRD_ENGINES_CONTROLLER_H_
+#define PRD_ENGINES_CONTROLLER_H_
 
 #include <cstdint>
 #include <deque>
@@ -33,7 +33,7 @@
 
 namespace prd {
 
-class Pump {
+class Controller {
  public:
   // The spec for a job that a worker names, or why there is none (kNotFound: no pattern matches).
   using Catalog = std::function<Result<JobSpec>(const std::string& job)>;
@@ -41,21 +41,20 @@ class Pump {
   struct Options {
     RunId first_run = 1;                     // above every run in the history
     std::uint64_t snapshot_every = 100'000;  // records of a run between snapshots
-    // Random bits that no other process draws: identities of runs, and of this pump's life.
+    // Random bits that no other process draws: identities of runs, and of this controller's life.
     std::function<std::uint64_t()> random;
     // The spec of a run from what its RunStarted says (RunStarted::spec). Needed for switches.
     std::function<Result<JobSpec>(const std::string& text)> spec_of = nullptr;
     // Told of each Hello that is refused and that no run takes note of (HelloRefused). Never called
     // for what a worker does by itself without anybody's mistake.
     std::function<void(const std::string& job, const HelloRefused& refused)> refused = nullptr;
-    // Told when a worker has begun to owe too many acknowledgements (kMaxUnacked).
-    std::function<void(const Job& job, Rank rank)> owing = nullptr;
+    PeerLinks::OnOverAckLimit over_ack_limit = nullptr;
   };
 
-  // Both ports must outlive the pump.
-  Pump(Options options, Catalog catalog, History* history, Transport* transport);
-  Pump(const Pump&) = delete;
-  Pump& operator=(const Pump&) = delete;
+  // Both ports must outlive the controller.
+  Controller(Options options, Catalog catalog, History* history, Transport* transport);
+  Controller(const Controller&) = delete;
+  Controller& operator=(const Controller&) = delete;
 
   // Restores a run from the history: the newest snapshot (empty: none) of the state before record
   // `from`, and all records from `from` on, in order. Checks that the replay makes the recorded
@@ -69,7 +68,7 @@ class Pump {
 
   // This run has ended (Tombstones::RememberEnded). No worker that was trained in a run that was
   // finished, or in a run of the job before it, is admitted again.
-  void KnowEnded(RunId run, const std::string& job, std::uint64_t identity, bool finished) {
+  void RememberEnded(RunId run, const std::string& job, std::uint64_t identity, bool finished) {
     tombstones_.RememberEnded(run, job, identity, finished);
   }
 
@@ -100,11 +99,6 @@ class Pump {
 
   // The next time at which Tick has something to do.
   std::optional<Instant> NextDeadline() const;
-
-  static constexpr std::size_t kMaxUnacked = PeerLinks::kMaxUnacked;
-  static constexpr std::size_t kMinUnacked = PeerLinks::kMinUnacked;
-  static constexpr int kResentInVain = PeerLinks::kResentInVain;
-  static constexpr std::size_t kResendAtOnce = PeerLinks::kResend.messages;
 
   // The runs that have not ended, by id.
   const std::map<RunId, std::unique_ptr<Job>>& jobs() const { return jobs_; }
@@ -144,6 +138,7 @@ class Pump {
     std::optional<Instant> due;  // as in `due_`
   };
 
+  static std::size_t Index(Rank rank) { return static_cast<std::size_t>(rank); }
   void StepJob(Instant now, Job* job, const Input& input);
   Status CheckSwitch(const Job& job, OperatorActed* act) const;
   void StartNextRun(Instant now, RunId run, const NextRun& next);
@@ -188,4 +183,4 @@ class Pump {
 
 }  // namespace prd
 
-#endif  // PRD_ENGINES_PUMP_H_
+#endif  // PRD_ENGINES_CONTROLLER_H_

@@ -1,9 +1,9 @@
-// What one worker can cost the pump, and what runs cost that nothing happens in.
+// What one worker can cost the controller, and what runs cost that nothing happens in.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "engines/controller.h"
 #include "engines/p_reduce/options.h"
-#include "engines/pump.h"
 
 namespace prd {
 namespace {
@@ -93,16 +93,16 @@ class BoundsTest : public testing::Test, public History, public Transport {
   }
   void Tell(Client& client, Seq seq, WorkerBody body) {
     if (client.acknowledges) client.acked = client.in;
-    pump_.Receive(now_, 0,
-                  {.run = client.run,
-                   .identity = client.identity,
-                   .rank = client.run == kNoRun ? kNoRank : client.rank,
-                   .incarnation = client.incarnation,
-                   .seq = seq,
-                   .ack = client.acked,
-                   .oldest = std::max<Seq>(seq, 1),
-                   .body = std::move(body)});
-    ASSERT_TRUE(pump_.Flush().ok());
+    controller_.Receive(now_, 0,
+                        {.run = client.run,
+                         .identity = client.identity,
+                         .rank = client.run == kNoRun ? kNoRank : client.rank,
+                         .incarnation = client.incarnation,
+                         .seq = seq,
+                         .ack = client.acked,
+                         .oldest = std::max<Seq>(seq, 1),
+                         .body = std::move(body)});
+    ASSERT_TRUE(controller_.Flush().ok());
   }
   void Say(Client& client, WorkerBody body) {
     client.said.push_back(body);
@@ -118,8 +118,8 @@ class BoundsTest : public testing::Test, public History, public Transport {
   }
   void Beat(Client& client) { Tell(client, 0, Heartbeat{}); }
   void Tick() {
-    pump_.Tick(now_);
-    ASSERT_TRUE(pump_.Flush().ok());
+    controller_.Tick(now_);
+    ASSERT_TRUE(controller_.Flush().ok());
   }
 
   // Both, past the common start.
@@ -141,7 +141,7 @@ class BoundsTest : public testing::Test, public History, public Transport {
     }
     return true;
   }
-  const Job& JobOf(const Client& client) { return *pump_.jobs().at(client.run); }
+  const Job& JobOf(const Client& client) { return *controller_.jobs().at(client.run); }
 
   Instant now_{kSecond};
   int asked_ = 0;
@@ -151,15 +151,15 @@ class BoundsTest : public testing::Test, public History, public Transport {
   std::deque<Client> clients_;
   std::map<Incarnation, Client*> by_incarnation_;
   std::uint64_t drawn_ = 0;
-  Pump pump_{{.snapshot_every = 50,
-              .random = [this] { return ++drawn_; },
-              .owing =
-                  [this](const Job& job, Rank rank) {
-                    owing_.push_back(job.spec().name + " " + std::to_string(rank));
-                  }},
-             [this](const std::string& name) -> Result<JobSpec> { return Spec(name); },
-             this,
-             this};
+  Controller controller_{{.snapshot_every = 50,
+                          .random = [this] { return ++drawn_; },
+                          .over_ack_limit =
+                              [this](const Job& job, Rank rank) {
+                                owing_.push_back(job.spec().name + " " + std::to_string(rank));
+                              }},
+                         [this](const std::string& name) -> Result<JobSpec> { return Spec(name); },
+                         this,
+                         this};
 };
 
 TEST_F(BoundsTest, AtMostThirtyTwoMessagesAreSentAgainAtOnce) {
@@ -169,14 +169,14 @@ TEST_F(BoundsTest, AtMostThirtyTwoMessagesAreSentAgainAtOnce) {
   a->got.clear();
   Beat(*a);  // what is on its way is not sent again
   const auto again = [&, a = a] {
-    const std::uint64_t before = pump_.counters().resent;
+    const std::uint64_t before = controller_.counters().resent;
     Beat(*a);
-    return pump_.counters().resent - before;
+    return controller_.counters().resent - before;
   };
-  EXPECT_EQ(again(), Pump::kResendAtOnce);
+  EXPECT_EQ(again(), PeerLinks::kResend.messages);
   EXPECT_EQ(again(), 0u);
   now_ = now_ + 50 * kMillisecond;
-  EXPECT_EQ(again(), Pump::kResendAtOnce);
+  EXPECT_EQ(again(), PeerLinks::kResend.messages);
   now_ = now_ + 50 * kMillisecond;
   EXPECT_EQ(again(), 0u) << "the second pause is longer";
   // In the order in which they were sent first, so that each time the worker gets further.
@@ -187,11 +187,11 @@ TEST_F(BoundsTest, AtMostThirtyTwoMessagesAreSentAgainAtOnce) {
   }
   // A worker that acknowledges gets the next ones at once.
   a->acked += 32;
-  EXPECT_EQ(again(), Pump::kResendAtOnce);
+  EXPECT_EQ(again(), PeerLinks::kResend.messages);
   // A repeated message does not get more either.
-  const std::uint64_t before = pump_.counters().resent;
+  const std::uint64_t before = controller_.counters().resent;
   for (int i = 0; i < 100; ++i) Tell(*a, 1, Ready{.iteration = 1});
-  EXPECT_EQ(pump_.counters().resent, before);
+  EXPECT_EQ(controller_.counters().resent, before);
 }
 
 TEST_F(BoundsTest, FromAWorkerThatNeverAcknowledgesNothingMoreIsTaken) {
@@ -199,10 +199,10 @@ TEST_F(BoundsTest, FromAWorkerThatNeverAcknowledgesNothingMoreIsTaken) {
   a->acknowledges = false;
   Iteration i = 1;
   while (i < 100'000 && Round(*a, *b, i)) ++i;
-  EXPECT_EQ(pump_.counters().owing, 1u);
+  EXPECT_EQ(controller_.counters().over_ack_limit, 1u);
   EXPECT_THAT(owing_, testing::ElementsAre("job 0"));
   const std::size_t unacked = JobOf(*a).link(0).unacked().size();
-  EXPECT_LT(unacked * 512, 2 * Pump::kMaxUnacked);
+  EXPECT_LT(unacked * 512, 2 * PeerLinks::kMaxUnacked);
   const std::size_t records = records_;
   for (int k = 0; k < 10; ++k) Tell(*a, a->out, Ready{.iteration = i});
   EXPECT_EQ(records_, records);
@@ -213,7 +213,7 @@ TEST_F(BoundsTest, FromAWorkerThatNeverAcknowledgesNothingMoreIsTaken) {
     Beat(*b);
     Tick();
   }
-  EXPECT_EQ(pump_.counters().leases_expired, 1u);
+  EXPECT_EQ(controller_.counters().leases_expired, 1u);
   EXPECT_EQ(JobOf(*b).live(), 1);
   EXPECT_EQ(JobOf(*b).workers()[1].state, Job::State::kActive);
 }
@@ -226,9 +226,9 @@ TEST_F(BoundsTest, AWorkerThatOwesLittleIsNotSentItAgainForEver) {
     ASSERT_TRUE(Round(*a, *b, 1));
     a->acknowledges = false;
     for (Iteration i = 2; i <= 6; ++i) ASSERT_TRUE(Round(*a, *b, i));
-    const std::uint64_t resent = pump_.counters().resent;
+    const std::uint64_t resent = controller_.counters().resent;
     const std::size_t unacked = JobOf(*a).link(0).unacked().size();
-    ASSERT_LE(unacked, Pump::kMinUnacked);
+    ASSERT_LE(unacked, PeerLinks::kMinUnacked);
     for (int k = 0; k < 600; ++k) {
       now_ = now_ + 100 * kMillisecond;
       if (late && k == 100) a->acknowledges = true;
@@ -237,8 +237,8 @@ TEST_F(BoundsTest, AWorkerThatOwesLittleIsNotSentItAgainForEver) {
       Tick();
     }
     EXPECT_EQ(JobOf(*b).live(), late ? 2 : 1);
-    const std::uint64_t times = Pump::kResentInVain + kLease / kSecond + 1;
-    EXPECT_LE(pump_.counters().resent - resent, times * unacked);
+    const std::uint64_t times = PeerLinks::kResentInVain + kLease / kSecond + 1;
+    EXPECT_LE(controller_.counters().resent - resent, times * unacked);
     EXPECT_THAT(owing_, testing::ElementsAre("never 0"));
   }
 }
@@ -248,7 +248,7 @@ TEST_F(BoundsTest, AWorkerThatAcknowledgesInTimeGoesOn) {
   a->acknowledges = false;
   Iteration i = 1;
   while (i < 100'000 && Round(*a, *b, i)) ++i;
-  ASSERT_EQ(pump_.counters().owing, 1u);
+  ASSERT_EQ(controller_.counters().over_ack_limit, 1u);
   EXPECT_LT(JobOf(*a).link(0).last_in(), a->out);
   a->acknowledges = true;
   Repeat(*a);
@@ -258,10 +258,10 @@ TEST_F(BoundsTest, AWorkerThatAcknowledgesInTimeGoesOn) {
     for (Client* client : {a, b}) Beat(*client);
     Tick();
   }
-  EXPECT_EQ(pump_.counters().leases_expired, 0u);
+  EXPECT_EQ(controller_.counters().leases_expired, 0u);
   EXPECT_EQ(JobOf(*a).live(), 2);
   EXPECT_TRUE(JobOf(*a).link(0).unacked().empty());
-  EXPECT_EQ(pump_.counters().owing, 1u);
+  EXPECT_EQ(controller_.counters().over_ack_limit, 1u);
 }
 
 TEST_F(BoundsTest, WhoIsHereIsKnownOfEachRun) {
@@ -269,41 +269,41 @@ TEST_F(BoundsTest, WhoIsHereIsKnownOfEachRun) {
   const auto hello = [&](const std::string& job, const LinkToken& token) {
     Hello body{.job = job, .rank = 0, .host = "h", .endpoints = {"x"}};
     body.identity = "alice";
-    pump_.Receive(
+    controller_.Receive(
         now_, 0,
         {.incarnation = a.incarnation, .seq = 1, .oldest = 1, .token = token, .body = body});
-    ASSERT_TRUE(pump_.Flush().ok());
+    ASSERT_TRUE(controller_.Flush().ok());
   };
   const RunId one = a.run;
   hello("two", {});  // the same process, in another job
-  ASSERT_EQ(pump_.jobs().size(), 2u);
-  EXPECT_EQ(pump_.RunOf("one"), one);
-  EXPECT_EQ(pump_.RunOf("two"), a.run);
-  EXPECT_EQ(pump_.RunOf("three"), kNoRun);
-  ASSERT_NE(pump_.ShareOf("alice"), nullptr);
-  EXPECT_EQ(pump_.ShareOf("alice")->workers, 1);
-  EXPECT_EQ(pump_.ShareOf("alice")->runs, (std::map<RunId, std::int64_t>{{a.run, 1}}));
-  EXPECT_TRUE(pump_.IsHere(a.incarnation, "alice"));
-  EXPECT_FALSE(pump_.IsHere(a.incarnation, "bob"));
+  ASSERT_EQ(controller_.jobs().size(), 2u);
+  EXPECT_EQ(controller_.RunOf("one"), one);
+  EXPECT_EQ(controller_.RunOf("two"), a.run);
+  EXPECT_EQ(controller_.RunOf("three"), kNoRun);
+  ASSERT_NE(controller_.ShareOf("alice"), nullptr);
+  EXPECT_EQ(controller_.ShareOf("alice")->workers, 1);
+  EXPECT_EQ(controller_.ShareOf("alice")->runs, (std::map<RunId, std::int64_t>{{a.run, 1}}));
+  EXPECT_TRUE(controller_.IsHere(a.incarnation, "alice"));
+  EXPECT_FALSE(controller_.IsHere(a.incarnation, "bob"));
   hello("three", {7, 7});  // somebody in its name
-  EXPECT_EQ(pump_.counters().foreign, 1u);
+  EXPECT_EQ(controller_.counters().foreign, 1u);
   Say(a, Leave{});  // the second job alone
-  ASSERT_EQ(pump_.jobs().size(), 1u);
-  EXPECT_EQ(pump_.ShareOf("alice"), nullptr);
+  ASSERT_EQ(controller_.jobs().size(), 1u);
+  EXPECT_EQ(controller_.ShareOf("alice"), nullptr);
   hello("three", {7, 7});
-  EXPECT_EQ(pump_.counters().foreign, 2u) << "it is in the first one";
+  EXPECT_EQ(controller_.counters().foreign, 2u) << "it is in the first one";
 }
 
 TEST_F(BoundsTest, ATurnLooksAtRunsWithSomethingDueAlone) {
   const auto [a, b] = Start("job");
   for (int i = 0; i < 3000; ++i) Join("idle-" + std::to_string(i), 0);
-  ASSERT_EQ(pump_.jobs().size(), 3001u);
+  ASSERT_EQ(controller_.jobs().size(), 3001u);
   Tick();
   asked_ = 0;
   for (Iteration i = 1; i <= 20; ++i) {
     ASSERT_TRUE(Round(*a, *b, i));
     Tick();
-    EXPECT_TRUE(pump_.NextDeadline().has_value());
+    EXPECT_TRUE(controller_.NextDeadline().has_value());
   }
   EXPECT_LT(asked_, 20 * 20);
   EXPECT_THAT(snapshots_, testing::Each(a->run));
@@ -314,11 +314,11 @@ TEST_F(BoundsTest, ATurnLooksAtRunsWithSomethingDueAlone) {
     for (Client* client : {a, b}) Beat(*client);
     Tick();
   }
-  EXPECT_EQ(pump_.jobs().size(), 1u);
-  EXPECT_EQ(pump_.counters().leases_expired, 3000u);
+  EXPECT_EQ(controller_.jobs().size(), 1u);
+  EXPECT_EQ(controller_.counters().leases_expired, 3000u);
   EXPECT_LT(asked_, 3000 * 20);
-  ASSERT_TRUE(pump_.NextDeadline().has_value());
-  EXPECT_LE(*pump_.NextDeadline(), now_ + kLease / 4);
+  ASSERT_TRUE(controller_.NextDeadline().has_value());
+  EXPECT_LE(*controller_.NextDeadline(), now_ + kLease / 4);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // What transcripts (testdata/controller) cannot say of the controller: snapshots of its own, what
 // it accepts as history, and a history that has lost its end.
-#include "engines/pump.h"
+#include "engines/controller.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ class Ports : public History, public Transport {
   std::vector<ControllerEnvelope> sent;
 };
 
-class PumpTest : public testing::Test {
+class ControllerTest : public testing::Test {
  protected:
   static JobSpec Spec() {
     JobSpec spec;
@@ -50,18 +50,18 @@ class PumpTest : public testing::Test {
     spec.heartbeat_ms = 250;
     return spec;
   }
-  std::unique_ptr<Pump> Make(std::uint64_t snapshot_every = 1000) {
-    return std::make_unique<Pump>(
-        Pump::Options{.snapshot_every = snapshot_every, .random = [this] { return ++drawn_; }},
+  std::unique_ptr<Controller> Make(std::uint64_t snapshot_every = 1000) {
+    return std::make_unique<Controller>(
+        Controller::Options{.snapshot_every = snapshot_every, .random = [this] { return ++drawn_; }},
         [](const std::string&) -> Result<JobSpec> { return Spec(); }, &ports_, &ports_);
   }
   void Receive(std::int64_t ms, const WorkerEnvelope& envelope) {
-    pump_->Receive({ms * kMillisecond}, 0, envelope);
-    ASSERT_TRUE(pump_->Flush().ok());
+    controller_->Receive({ms * kMillisecond}, 0, envelope);
+    ASSERT_TRUE(controller_->Flush().ok());
   }
   void Tick(std::int64_t ms) {
-    pump_->Tick({ms * kMillisecond});
-    ASSERT_TRUE(pump_->Flush().ok());
+    controller_->Tick({ms * kMillisecond});
+    ASSERT_TRUE(controller_->Flush().ok());
   }
   static WorkerEnvelope HelloOf(Rank rank) {
     return {.incarnation = 10u + static_cast<Incarnation>(rank),
@@ -91,17 +91,17 @@ class PumpTest : public testing::Test {
 
   std::uint64_t drawn_ = 0;
   Ports ports_;
-  std::unique_ptr<Pump> pump_ = Make();
+  std::unique_ptr<Controller> controller_ = Make();
 };
 
-TEST_F(PumpTest, OneBatchPerFlush) {
-  pump_->Receive({1}, 0, HelloOf(0));
-  pump_->Receive({1}, 0, HelloOf(1));
-  ASSERT_TRUE(pump_->Flush().ok());
+TEST_F(ControllerTest, OneBatchPerFlush) {
+  controller_->Receive({1}, 0, HelloOf(0));
+  controller_->Receive({1}, 0, HelloOf(1));
+  ASSERT_TRUE(controller_->Flush().ok());
   EXPECT_EQ(ports_.appends, 1);
 }
 
-class RefusedTest : public PumpTest {
+class RefusedTest : public ControllerTest {
  protected:
   RefusedTest() {
     WorkerEnvelope hello = HelloOf(0);
@@ -139,20 +139,20 @@ TEST_F(RefusedTest, TheSameIsNotedOnceInTenSecondsAndThirtyTwoInAMinute) {
   EXPECT_EQ(Noted(), 33);
 }
 
-TEST_F(PumpTest, RestoresFromRecordsAndFromASnapshot) {
-  pump_ = Make(5);
+TEST_F(ControllerTest, RestoresFromRecordsAndFromASnapshot) {
+  controller_ = Make(5);
   StartTwo();
   Receive(2, From(0, 3, 2, Ready{.iteration = 1}));
-  const std::uint64_t hash = pump_->jobs().at(1)->StateHash();
+  const std::uint64_t hash = controller_->jobs().at(1)->StateHash();
   ASSERT_GT(ports_.snapshot.first, 0u);
   for (const bool with_snapshot : {false, true}) {
-    pump_ = Make();
+    controller_ = Make();
     const std::uint64_t from = with_snapshot ? ports_.snapshot.first : 0;
     const Status status =
-        pump_->Restore({9}, 1, Spec(), with_snapshot ? ports_.snapshot.second : "", from,
+        controller_->Restore({9}, 1, Spec(), with_snapshot ? ports_.snapshot.second : "", from,
                        std::span(ports_.records).subspan(from));
     ASSERT_TRUE(status.ok()) << status.ToString();
-    EXPECT_EQ(pump_->jobs().at(1)->StateHash(), hash);
+    EXPECT_EQ(controller_->jobs().at(1)->StateHash(), hash);
   }
   // The group's other member signals: both are told, once the first one has been heard, too.
   Receive(10, From(0, 0, 2, Heartbeat{}));  // hears of the restart
@@ -161,11 +161,11 @@ TEST_F(PumpTest, RestoresFromRecordsAndFromASnapshot) {
   EXPECT_EQ(ports_.Count<Group>(), groups);
   Receive(10, From(0, 0, 2, Heartbeat{}));
   EXPECT_EQ(ports_.Count<Group>(), groups + 2);
-  EXPECT_EQ(pump_->counters().histories_lost, 0u);
+  EXPECT_EQ(controller_->counters().histories_lost, 0u);
 }
 
 // Two workers that have reduced together, and a controller that starts with `kept` of its records.
-class ForgettingTest : public PumpTest {
+class ForgettingTest : public ControllerTest {
  protected:
   ForgettingTest() {
     StartTwo();
@@ -182,8 +182,8 @@ class ForgettingTest : public PumpTest {
     }
     ports_.records = kept;
     ports_.sent.clear();
-    pump_ = Make();
-    ASSERT_TRUE(pump_->Restore({9 * kMillisecond}, 1, Spec(), "", 0, kept).ok());
+    controller_ = Make();
+    ASSERT_TRUE(controller_->Restore({9 * kMillisecond}, 1, Spec(), "", 0, kept).ok());
     Receive(9, Old(0, {.ack = 3}));  // hears of the restart
     ASSERT_EQ(ports_.Count<HeartbeatAck>(), 1);
   }
@@ -210,7 +210,7 @@ class ForgettingTest : public PumpTest {
       const auto* body = std::get_if<Refused>(&envelope.body);
       if (body != nullptr && body->code == Code::kAborted) ++refused;
     }
-    return refused == 2 && pump_->jobs().empty() && pump_->counters().histories_lost == 1 &&
+    return refused == 2 && controller_->jobs().empty() && controller_->counters().histories_lost == 1 &&
            std::holds_alternative<RunEnded>(ports_.records.back().body);
   }
 };
@@ -220,7 +220,7 @@ TEST_F(ForgettingTest, NothingLostGoesOn) {
   Receive(9, Old(0, {.ack = 3, .oldest = 5}));
   Receive(9, Old(1, {.ack = 3, .oldest = 5}));
   Receive(9, Old(1, {.ack = 3, .oldest = 5}));
-  EXPECT_EQ(pump_->jobs().size(), 1u);
+  EXPECT_EQ(controller_->jobs().size(), 1u);
   EXPECT_EQ(ports_.Count<Refused>(), 0);
 }
 
@@ -233,7 +233,7 @@ TEST_F(ForgettingTest, WhatWasSentIsForgotten) {
 TEST_F(ForgettingTest, WhatWasReceivedIsForgotten) {
   Restart(1);  // the last report
   Receive(9, Old(0, {.ack = 3, .oldest = 5}));
-  EXPECT_EQ(pump_->jobs().size(), 1u);
+  EXPECT_EQ(controller_->jobs().size(), 1u);
   Receive(9, Old(1, {.ack = 3, .oldest = 5}));
   EXPECT_TRUE(EndedAsLost());
 }
@@ -244,7 +244,7 @@ TEST_F(ForgettingTest, OnlyWordsOfThisLifeCount) {
   WorkerEnvelope stale = Old(0, {.ack = 2, .oldest = 4});
   stale.identity.low = 1;
   Receive(9, stale);
-  EXPECT_EQ(pump_->jobs().size(), 1u);
+  EXPECT_EQ(controller_->jobs().size(), 1u);
   Receive(9, Old(0, {.ack = 3, .oldest = 4}));
   EXPECT_TRUE(EndedAsLost());
 }
@@ -255,7 +255,7 @@ TEST_F(ForgettingTest, TheLeaseOfAWorkerThatNeverComesRunsOut) {
     Receive(ms, Old(0, {.ack = 3, .oldest = 5}));
     Tick(ms);
   }
-  EXPECT_EQ(pump_->counters().leases_expired, 1u);
+  EXPECT_EQ(controller_->counters().leases_expired, 1u);
   Receive(1500, From(0, 5, 3, Ready{.iteration = 2}));
   EXPECT_EQ(ports_.Count<Group>(), 1);  // of one
 }
@@ -277,7 +277,7 @@ TEST_F(ForgettingTest, AStartOfThoseWhoComeBackGoesOnWithoutTheOthers) {
   Restart(3);
   Receive(9, Old(0, {.ack = 3, .oldest = 4}));
   ComeBack(10, 1, 7);
-  const Job& job = *pump_->jobs().at(2);
+  const Job& job = *controller_->jobs().at(2);
   EXPECT_THAT(
       job.Explain({20 * kMillisecond}, 1),
       HasSubstr("1 of 2 workers are here; missing: rank 0; goes on without the missing in"));
@@ -294,7 +294,7 @@ TEST_F(ForgettingTest, AStartOfThoseWhoComeBackGoesOnWithoutTheOthers) {
   EXPECT_EQ(group.iteration, 7);
 }
 
-TEST_F(PumpTest, AHistoryThatCannotBeIsRefused) {
+TEST_F(ControllerTest, AHistoryThatCannotBeIsRefused) {
   StartTwo();
   const auto restore = [this](std::vector<Record> records) {
     return Make()->Restore({9}, 1, Spec(), "", 0, records);

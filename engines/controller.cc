@@ -1,4 +1,4 @@
-#include "engines/pump.h"
+#include "engines/controller.h"
 
 #include <algorithm>
 #include <utility>
@@ -28,19 +28,19 @@ std::uint64_t DrawNonZero(const std::function<std::uint64_t()>& random) {
 
 }  // namespace
 
-Pump::Pump(Options options, Catalog catalog, History* history, Transport* transport)
+Controller::Controller(Options options, Catalog catalog, History* history, Transport* transport)
     : options_(std::move(options)),
       catalog_(std::move(catalog)),
       history_(history),
       transport_(transport),
       next_run_(options_.first_run),
       epoch_(DrawNonZero(options_.random)),
-      links_(epoch_, options_.owing, &sends_, &counters_) {}
+      links_(epoch_, options_.over_ack_limit, &sends_, &counters_) {}
 
 // ---- restore ----
 
-Status Pump::Restore(Instant now, RunId run, JobSpec spec, std::string_view snapshot,
-                     std::uint64_t from, std::span<const Record> records) {
+Status Controller::Restore(Instant now, RunId run, JobSpec spec, std::string_view snapshot,
+                           std::uint64_t from, std::span<const Record> records) {
   auto job = std::make_unique<Job>(run, std::move(spec));
   if (!snapshot.empty()) {
     PRD_RETURN_IF_ERROR(job->Load(snapshot));
@@ -58,7 +58,7 @@ Status Pump::Restore(Instant now, RunId run, JobSpec spec, std::string_view snap
   for (const Job::Tally& tally : job->tallies()) NoteGone(*job, tally.gone);
   NoteGone(*job, records);
   tombstones_.RememberDismissed(job->dismissed());
-  if (job->ended()) KnowEnded(run, job->spec().name, job->identity().high, job->finished());
+  if (job->ended()) RememberEnded(run, job->spec().name, job->identity().high, job->finished());
   restorer_.RemoveNextRun(run);
   if (job->switching()) {
     const RunId next = job->switching()->next;
@@ -88,7 +88,7 @@ Status Pump::Restore(Instant now, RunId run, JobSpec spec, std::string_view snap
 
 // ---- messages ----
 
-void Pump::Receive(Instant now, std::int64_t wall_ns, const WorkerEnvelope& envelope) {
+void Controller::Receive(Instant now, std::int64_t wall_ns, const WorkerEnvelope& envelope) {
   ++counters_.messages;
   StartNextRuns(now);
   if (Foreign(envelope)) {
@@ -114,7 +114,7 @@ void Pump::Receive(Instant now, std::int64_t wall_ns, const WorkerEnvelope& enve
   Schedule(*it->second);
 }
 
-Status Pump::Act(Instant now, const std::string& name, OperatorActed act) {
+Status Controller::Act(Instant now, const std::string& name, OperatorActed act) {
   StartNextRuns(now);
   Job* const job = Running(name);
   if (job == nullptr) return Status(Code::kNotFound, "no run of job " + name + " goes on");
@@ -132,7 +132,7 @@ Status Pump::Act(Instant now, const std::string& name, OperatorActed act) {
 }
 
 // All that would be found too late by the run that is to follow.
-Status Pump::CheckSwitch(const Job& job, OperatorActed* act) const {
+Status Controller::CheckSwitch(const Job& job, OperatorActed* act) const {
   PRD_CHECK(options_.spec_of != nullptr);
   const Result<JobSpec> spec = options_.spec_of(act->spec);
   if (!spec.ok()) return spec.status();
@@ -152,7 +152,7 @@ Status Pump::CheckSwitch(const Job& job, OperatorActed* act) const {
 
 // In the name of an incarnation that is here, whatever run and rank the message names: a refusal
 // would go to that incarnation.
-bool Pump::Foreign(const WorkerEnvelope& envelope) const {
+bool Controller::Foreign(const WorkerEnvelope& envelope) const {
   const auto own = jobs_.find(envelope.run);
   if (own != jobs_.end() && envelope.rank >= 0) {  // most messages are what they say
     const std::vector<Job::Worker>& workers = own->second->workers();
@@ -165,18 +165,18 @@ bool Pump::Foreign(const WorkerEnvelope& envelope) const {
                      [&](RunId run) { return jobs_.at(run)->Foreign(envelope); });
 }
 
-RunId Pump::RunOf(const std::string& job) const {
+RunId Controller::RunOf(const std::string& job) const {
   const auto run = by_name_.find(job);
   return run == by_name_.end() ? kNoRun : run->second;
 }
 
-Job* Pump::Running(const std::string& name) const {
+Job* Controller::Running(const std::string& name) const {
   const auto run = by_name_.find(name);
   if (run == by_name_.end() || jobs_.at(run->second)->ended()) return nullptr;
   return jobs_.at(run->second).get();
 }
 
-void Pump::OnHello(Instant now, std::int64_t wall_ns, const WorkerEnvelope& envelope) {
+void Controller::OnHello(Instant now, std::int64_t wall_ns, const WorkerEnvelope& envelope) {
   const Hello& hello = std::get<Hello>(envelope.body);
   if (hello.job.empty() || hello.job.size() > kMaxJobName) {
     RefuseHello(
@@ -243,8 +243,8 @@ void Pump::OnHello(Instant now, std::int64_t wall_ns, const WorkerEnvelope& enve
   Schedule(*job);
 }
 
-void Pump::Begin(Instant now, std::int64_t wall_ns, const FormerRun& former,
-                 std::unique_ptr<Job> job) {
+void Controller::Begin(Instant now, std::int64_t wall_ns, const FormerRun& former,
+                       std::unique_ptr<Job> job) {
   JobOutput output;
   job->Start(now, wall_ns, {DrawNonZero(options_.random), epoch_}, former, &output);
   for (Record& record : output.records) records_.push_back(std::move(record));
@@ -255,7 +255,7 @@ void Pump::Begin(Instant now, std::int64_t wall_ns, const FormerRun& former,
 }
 
 // The run of this number goes on where another one has ended.
-void Pump::StartNextRun(Instant now, RunId run, const NextRun& next) {
+void Controller::StartNextRun(Instant now, RunId run, const NextRun& next) {
   Result<JobSpec> spec = options_.spec_of(next.spec);
   // It was when the switch was recorded, perhaps by another version of prd: the workers begin anew.
   if (!spec.ok()) return;
@@ -264,13 +264,14 @@ void Pump::StartNextRun(Instant now, RunId run, const NextRun& next) {
   Schedule(*jobs_.at(run));
 }
 
-void Pump::StartNextRuns(Instant now) {
+void Controller::StartNextRuns(Instant now) {
   for (const auto& [run, next] : restorer_.TakeNextRuns()) StartNextRun(now, run, next);
 }
 
 // The run of this job takes note of it, now and then: others may wait for this worker. Without a
 // run, or while that takes no input, the daemon's log does.
-void Pump::RefuseHello(Instant now, Job* job, const WorkerEnvelope& envelope, Refused refusal) {
+void Controller::RefuseHello(Instant now, Job* job, const WorkerEnvelope& envelope,
+                             Refused refusal) {
   const Hello& hello = std::get<Hello>(envelope.body);
   const HelloRefused refused{.rank = hello.rank,
                              .host_name = hello.host_name.substr(0, kMaxName),
@@ -293,7 +294,7 @@ void Pump::RefuseHello(Instant now, Job* job, const WorkerEnvelope& envelope, Re
   Schedule(*job);
 }
 
-void Pump::OnMember(Instant now, Job* job, const WorkerEnvelope& envelope) {
+void Controller::OnMember(Instant now, Job* job, const WorkerEnvelope& envelope) {
   Job::Admission admission = job->Admit(envelope);
   if (admission.verdict == Job::Admission::Verdict::kRefuse) {
     Refuse(envelope.incarnation, *admission.refusal);
@@ -348,7 +349,7 @@ void Pump::OnMember(Instant now, Job* job, const WorkerEnvelope& envelope) {
 
 // The first words of a restored worker in this life. False: there is nothing more to do with the
 // message.
-bool Pump::Confirm(Instant now, Job* job, Rank rank, const WorkerEnvelope& envelope) {
+bool Controller::Confirm(Instant now, Job* job, Rank rank, const WorkerEnvelope& envelope) {
   if (envelope.identity.low != epoch_) {  // it has not heard of this life yet
     links_.Acknowledge(now, *job, rank);
     return false;
@@ -366,21 +367,21 @@ bool Pump::Confirm(Instant now, Job* job, Rank rank, const WorkerEnvelope& envel
 }
 
 // All workers of a restored run have been heard, or are gone.
-void Pump::TakeHeld(Instant now, Job* job) {
+void Controller::TakeHeld(Instant now, Job* job) {
   for (const WorkerEnvelope& envelope : restorer_.TakeHeld(job->run())) {
     if (job->ended()) return;
     OnMember(now, job, envelope);
   }
 }
 
-void Pump::StepJob(Instant now, Job* job, const Input& input) {
+void Controller::StepJob(Instant now, Job* job, const Input& input) {
   output_.records.clear();
   output_.sends.clear();
   job->Step(now, input, &output_);
   NoteGone(*job, output_.records);
   tombstones_.RememberDismissed(job->dismissed());
   if (job->ended()) {
-    KnowEnded(job->run(), job->spec().name, job->identity().high, job->finished());
+    RememberEnded(job->run(), job->spec().name, job->identity().high, job->finished());
     ended_.push_back(job->run());
   }
   for (JobOutput::Outgoing& send : output_.sends) {
@@ -417,7 +418,7 @@ void Pump::StepJob(Instant now, Job* job, const Input& input) {
 // A peer reports these as unreachable, which proves nothing: the peer may be the one that is cut
 // off, or lie. Each is sent an acknowledgement. If its host was reset, the kernel there answers
 // with the end of the connection. The job has checked the ranks, and evicts who names others.
-void Pump::AckUnreachable(Instant now, const Job& job, const std::vector<Rank>& ranks) {
+void Controller::AckUnreachable(Instant now, const Job& job, const std::vector<Rank>& ranks) {
   for (const Rank rank : ranks) {
     if (job.workers()[RankIndex(rank)].state != Job::State::kAbsent)
       links_.Acknowledge(now, job, rank);
@@ -426,21 +427,21 @@ void Pump::AckUnreachable(Instant now, const Job& job, const std::vector<Rank>& 
 
 // WorkerLeft does not always mean gone: a worker may have finished, or joined anew with its own
 // model.
-void Pump::NoteGone(const Job& job, std::span<const Record> records) {
+void Controller::NoteGone(const Job& job, std::span<const Record> records) {
   for (const Record& record : records) {
     const auto* left = std::get_if<WorkerLeft>(&record.body);
     if (left != nullptr && left->rank >= 0) NoteGone(job, left->incarnation);
   }
 }
 
-void Pump::NoteGone(const Job& job, Incarnation incarnation) {
+void Controller::NoteGone(const Job& job, Incarnation incarnation) {
   if (incarnation == 0 || job.RankOf(incarnation) != kNoRank) return;
   presence_.Remove(job.run(), incarnation);
   tombstones_.RememberGone(incarnation);
 }
 
 // A worker that an operator has removed receives nothing but this refusal.
-void Pump::Refuse(Incarnation to, Refused refusal) {
+void Controller::Refuse(Incarnation to, Refused refusal) {
   ++counters_.refused;
   if (const std::string* const why = tombstones_.WhyDismissed(to)) {
     refusal = {.code = Code::kFailedPrecondition, .reason = *why};
@@ -451,7 +452,7 @@ void Pump::Refuse(Incarnation to, Refused refusal) {
 // ---- time ----
 
 // Notes when Tick is to look at this run. Called after whatever may have changed that.
-void Pump::Schedule(const Job& job) {
+void Controller::Schedule(const Job& job) {
   RunState& state = states_[job.run()];
   std::optional<Instant> due;
   if (!job.ended()) {
@@ -465,7 +466,7 @@ void Pump::Schedule(const Job& job) {
   state.due = due;
 }
 
-void Pump::Tick(Instant now) {
+void Controller::Tick(Instant now) {
   StartNextRuns(now);
   links_.NoteSleep(now);
   std::vector<RunId> runs;
@@ -490,7 +491,7 @@ void Pump::Tick(Instant now) {
   links_.SendDueAcks(now);
 }
 
-void Pump::Connection(Instant now, Incarnation incarnation, bool there) {
+void Controller::Connection(Instant now, Incarnation incarnation, bool there) {
   for (const RunId run : presence_.RunsOf(incarnation)) {
     const Job& job = *jobs_.at(run);
     const Rank rank = job.RankOf(incarnation);
@@ -499,7 +500,7 @@ void Pump::Connection(Instant now, Incarnation incarnation, bool there) {
   }
 }
 
-std::optional<Instant> Pump::NextDeadline() const {
+std::optional<Instant> Controller::NextDeadline() const {
   std::optional<Instant> next = links_.NextAck();
   if (!due_.empty() && (!next || due_.begin()->first < *next)) next = due_.begin()->first;
   return next;
@@ -507,7 +508,7 @@ std::optional<Instant> Pump::NextDeadline() const {
 
 // ---- out ----
 
-Status Pump::Flush() {
+Status Controller::Flush() {
   if (!records_.empty()) {
     PRD_RETURN_IF_ERROR(history_->Append(records_));
     counters_.records += records_.size();
@@ -521,7 +522,7 @@ Status Pump::Flush() {
 }
 
 // Of the runs that have records in this batch.
-void Pump::TakeSnapshots() {
+void Controller::TakeSnapshots() {
   RunId last = kNoRun;
   for (const Record& record : records_) {
     if (std::exchange(last, record.run) == record.run) continue;
@@ -536,7 +537,7 @@ void Pump::TakeSnapshots() {
   }
 }
 
-void Pump::DropEnded() {
+void Controller::DropEnded() {
   for (const RunId run : ended_) {
     const auto it = jobs_.find(run);
     const auto name = by_name_.find(it->second->spec().name);
