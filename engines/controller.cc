@@ -265,6 +265,7 @@ void Controller::StartNextRun(Instant now, RunId run, const NextRun& next) {
 }
 
 void Controller::StartNextRuns(Instant now) {
+  if (!restorer_.has_next_runs()) return;
   for (const auto& [run, next] : restorer_.TakeNextRuns()) StartNextRun(now, run, next);
 }
 

@@ -131,14 +131,15 @@ bool PeerLinks::OnConnection(Instant now, const Job& job, Rank rank, bool there)
 
 // ---- what goes to them ----
 
-ControllerEnvelope PeerLinks::Envelope(const Job& job, Rank rank) const {
-  return {.identity = {job.identity().high, epoch_},
-          .incarnation = job.workers()[RankIndex(rank)].incarnation,
-          .ack = job.link(rank).last_in(),
-          .progress = job.progress()};
+ControllerEnvelope& PeerLinks::Append(const Job& job, Rank rank) {
+  out_->push_back({.identity = {job.identity().high, epoch_},
+                   .incarnation = job.workers()[RankIndex(rank)].incarnation,
+                   .ack = job.link(rank).last_in(),
+                   .progress = job.progress()});
+  return out_->back();
 }
 
-void PeerLinks::Send(const Job& job, Rank rank, ControllerEnvelope envelope) {
+void PeerLinks::Send(const Job& job, Rank rank, ControllerEnvelope&& envelope) {
   At(job, rank).acked = envelope.ack;
   envelope.identity = {job.identity().high, epoch_};
   envelope.progress = job.progress();
@@ -146,18 +147,17 @@ void PeerLinks::Send(const Job& job, Rank rank, ControllerEnvelope envelope) {
 }
 
 void PeerLinks::Acknowledge(Instant now, const Job& job, Rank rank) {
-  ControllerEnvelope envelope = Envelope(job, rank);
+  ControllerEnvelope& envelope = Append(job, rank);
   envelope.body = HeartbeatAck{.waits_for = job.WaitsFor(now, rank)};
   At(job, rank).acked = envelope.ack;
-  out_->push_back(std::move(envelope));
 }
 
 void PeerLinks::Resend(Instant now, const Job& job, Rank rank, Seq up_to) {
   const auto send = [&](Seq seq, const ControllerBody& body) {
     ++counters_->resent;
-    out_->push_back(Envelope(job, rank));
-    out_->back().seq = seq;
-    out_->back().body = body;
+    ControllerEnvelope& envelope = Append(job, rank);
+    envelope.seq = seq;
+    envelope.body = body;
     return SizeOf(body);
   };
   At(job, rank).resends.SendAgain(now, job.link(rank), up_to, send);

@@ -76,7 +76,7 @@ class PeerLinks {
 
   // ---- what goes to them ----
 
-  void Send(const Job& job, Rank rank, ControllerEnvelope envelope);
+  void Send(const Job& job, Rank rank, ControllerEnvelope&& envelope);
   void Acknowledge(Instant now, const Job& job, Rank rank);
   // Sends again what is not acknowledged, if it is time.
   void Resend(Instant now, const Job& job, Rank rank) {
@@ -128,7 +128,8 @@ class PeerLinks {
 
   static std::size_t Index(Rank rank) { return static_cast<std::size_t>(rank); }
   Contact& At(const Job& job, Rank rank);
-  ControllerEnvelope Envelope(const Job& job, Rank rank) const;
+  // To the worker, without a body.
+  ControllerEnvelope& Append(const Job& job, Rank rank);
   void Resend(Instant now, const Job& job, Rank rank, Seq up_to);
   std::optional<Rank> NextEnded(Instant now, const Job& job);
   std::optional<Rank> NextExpired(Instant now, const Job& job);

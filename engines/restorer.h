@@ -48,6 +48,7 @@ class Restorer {
   // Runs that are to follow others, and were not in the history as far as it was restored: the last
   // batch was torn between two runs. A run that is restored later is none of them.
   void AddNextRun(RunId run, NextRun next) { next_runs_[run] = std::move(next); }
+  bool has_next_runs() const { return !next_runs_.empty(); }
   void RemoveNextRun(RunId run) { next_runs_.erase(run); }
   std::map<RunId, NextRun> TakeNextRuns() { return std::exchange(next_runs_, {}); }
 
