@@ -22,7 +22,7 @@ void Admissions::TakeOver(const FormerRun& former) {
 void Admissions::Admit(Rank rank, const Hello& hello) {
   if (model_hash_ == 0) model_hash_ = hello.model_hash;
   if (launch_.empty()) launch_ = hello.launch;
-  std::erase_if(refusals_, [&](const Refusal& known) {
+  std::erase_if(refusals_, [&](const RefusedHello& known) {
     return known.hello.rank == rank ||
            (known.hello.pid == hello.pid && known.hello.host_name == hello.host_name);
   });
@@ -30,7 +30,7 @@ void Admissions::Admit(Rank rank, const Hello& hello) {
 
 void Admissions::Refuse(Instant now, const HelloRefused& hello) {
   // A worker that is refused again is the newest now.
-  std::erase_if(refusals_, [&](const Refusal& known) {
+  std::erase_if(refusals_, [&](const RefusedHello& known) {
     return known.hello.rank == hello.rank && known.hello.pid == hello.pid &&
            known.hello.host_name == hello.host_name;
   });

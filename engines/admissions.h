@@ -19,7 +19,7 @@
 namespace prd {
 
 // A worker that was not admitted.
-struct Refusal {
+struct RefusedHello {
   HelloRefused hello;
   Instant at;
   void Archive(StateArchive& ar) {
@@ -47,7 +47,7 @@ class Admissions {
 
   const std::string& launch() const { return launch_; }     // empty: no worker has told one
   std::uint64_t model_hash() const { return model_hash_; }  // 0: not known yet
-  const std::vector<Refusal>& refusals() const { return refusals_; }  // the newest last
+  const std::vector<RefusedHello>& refusals() const { return refusals_; }  // the newest last
   // "; refused: rank 2 (pid 42 on host): REASON; and 3 more". Empty: none was refused.
   std::string RefusalWords() const;
 
@@ -55,7 +55,7 @@ class Admissions {
 
  private:
   std::string launch_;  // the first worker's that told one
-  std::vector<Refusal> refusals_;
+  std::vector<RefusedHello> refusals_;
   std::uint64_t model_hash_ = 0;  // the first worker's
 };
 

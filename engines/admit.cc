@@ -17,7 +17,7 @@ Refused Retry(std::string reason, std::uint32_t retry_ms) {
 }
 
 // " (rank 0, pid 42 on host)" of the first worker that is there, or empty.
-std::string AnyWorker(const RunView& run) {
+std::string AnyWorker(const RunState& run) {
   const std::vector<RunWorker>& workers = run.workers();
   const auto any = std::find_if(workers.begin(), workers.end(), [](const RunWorker& worker) {
     return worker.state != WorkerState::kAbsent;
@@ -41,7 +41,7 @@ Refused RankIsHeld(const JobSpec& spec, Rank rank, const RunWorker& holder) {
                std::max(asks_ms, 50u));
 }
 
-std::optional<Refused> CheckHello(const RunView& run, const WorkerEnvelope& envelope,
+std::optional<Refused> CheckHello(const RunState& run, const WorkerEnvelope& envelope,
                                   const Hello& hello) {
   const JobSpec& spec = run.spec();
   if (std::optional<Refused> wrong = Admissions::CheckForm(spec, envelope, hello)) return wrong;
@@ -67,11 +67,11 @@ std::optional<Refused> CheckHello(const RunView& run, const WorkerEnvelope& enve
   return std::nullopt;
 }
 
-Status No(const RunView& run, const std::string& why, Code code = Code::kFailedPrecondition) {
+Status No(const RunState& run, const std::string& why, Code code = Code::kFailedPrecondition) {
   return Status(code, "job " + run.spec().name + why);
 }
 
-Status CheckDrain(const RunView& run, const OperatorActed& act) {
+Status CheckDrain(const RunState& run, const OperatorActed& act) {
   std::set<std::string> hosts;
   bool found = false;
   bool fresh = false;
@@ -104,7 +104,7 @@ Status CheckDrain(const RunView& run, const OperatorActed& act) {
       Code::kNotFound);
 }
 
-Status CheckPause(const RunView& run) {
+Status CheckPause(const RunState& run) {
   if (run.switching()) return No(run, " is about to go on in another run; try again then");
   if (run.paused()) return No(run, " is paused already, by " + run.paused()->by);
   if (run.clock().done()) return No(run, " is done: its workers stop by themselves");
@@ -113,14 +113,14 @@ Status CheckPause(const RunView& run) {
             " cannot be paused: its workers follow a schedule, and ask the controller for nothing");
 }
 
-Status CheckEnd(const RunView& run) {
+Status CheckEnd(const RunState& run) {
   if (run.switching()) return No(run, " is about to go on in another run; try again then");
   if (run.clock().done()) return No(run, " is done already: its workers stop by themselves");
   if (run.start().begun()) return Status::Ok();
   return No(run, " has not begun: there is nothing to end. Its workers can be evicted");
 }
 
-Status CheckSwitch(const RunView& run, const OperatorActed& act) {
+Status CheckSwitch(const RunState& run, const OperatorActed& act) {
   const auto count = [&run](WorkerState state) { return run.roster().Count(state); };
   if (act.spec.empty() || act.next == kNoRun) {
     return No(run, ": a switch names a run, and what is to be in it", Code::kInvalidArgument);
@@ -142,12 +142,12 @@ Status CheckSwitch(const RunView& run, const OperatorActed& act) {
 
 }  // namespace
 
-bool IsForeign(const RunView& run, const WorkerEnvelope& envelope) {
+bool IsForeign(const RunState& run, const WorkerEnvelope& envelope) {
   const Rank rank = run.RankOf(envelope.incarnation);
   return rank != kNoRank && run.roster()[rank].token != envelope.token;
 }
 
-Admission Admit(const RunView& run, const WorkerEnvelope& envelope) {
+Admission Admit(const RunState& run, const WorkerEnvelope& envelope) {
   using Verdict = Admission::Verdict;
   const auto refuse = [](Code code, std::string reason) {
     return Admission{.verdict = Verdict::kRefuse,
@@ -190,7 +190,7 @@ Admission Admit(const RunView& run, const WorkerEnvelope& envelope) {
   return {.verdict = Verdict::kStep, .rank = rank};
 }
 
-std::string CheckReady(const RunView& run, Rank rank, const Ready& ready) {
+std::string CheckReady(const RunState& run, Rank rank, const Ready& ready) {
   const RunWorker& worker = run.roster()[rank];
   const Plan& plan = run.plan();
   const bool rounds = TrainsInRounds(plan);
@@ -236,7 +236,7 @@ bool OnHost(const RunWorker& worker, const std::string& host) {
   return worker.state != WorkerState::kAbsent && (worker.host_name == host || worker.host == host);
 }
 
-Status CheckAct(const RunView& run, const OperatorActed& act) {
+Status CheckAct(const RunState& run, const OperatorActed& act) {
   if (act.reason.size() > kMaxName || act.by.size() > kMaxName || act.host.size() > kMaxName) {
     return Status(Code::kInvalidArgument,
                   "a reason, and a host, have " + std::to_string(kMaxName) + " bytes at most");

@@ -8,7 +8,7 @@
 #include "common/base/history.h"
 #include "common/base/ids.h"
 #include "common/base/messages.h"
-#include "engines/run_view.h"
+#include "engines/run_state.h"
 #include "prd/status.h"
 
 namespace prd {
@@ -21,16 +21,16 @@ struct Admission {
   Rank rank = kNoRank;  // of the sender; kNoRank for a Hello to be stepped
   std::optional<Refused> refusal = std::nullopt;  // for kRefuse
 };
-Admission Admit(const RunView& run, const WorkerEnvelope& envelope);
+Admission Admit(const RunState& run, const WorkerEnvelope& envelope);
 
 // Whether the message names an incarnation that is there, and has not its token.
-bool IsForeign(const RunView& run, const WorkerEnvelope& envelope);
+bool IsForeign(const RunState& run, const WorkerEnvelope& envelope);
 
 // What is wrong with a ready signal of a worker that is there; empty: nothing.
-std::string CheckReady(const RunView& run, Rank rank, const Ready& ready);
+std::string CheckReady(const RunState& run, Rank rank, const Ready& ready);
 
 // Whether an operator can do this now; else why not.
-Status CheckAct(const RunView& run, const OperatorActed& act);
+Status CheckAct(const RunState& run, const OperatorActed& act);
 
 // A worker is on the host that operators call so.
 bool OnHost(const RunWorker& worker, const std::string& host);

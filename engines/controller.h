@@ -138,7 +138,6 @@ class Controller {
     std::optional<Instant> due;  // as in `due_`
   };
 
-  static std::size_t Index(Rank rank) { return static_cast<std::size_t>(rank); }
   void StepJob(Instant now, Job* job, const Input& input);
   Status CheckSwitch(const Job& job, OperatorActed* act) const;
   void StartNextRun(Instant now, RunId run, const NextRun& next);

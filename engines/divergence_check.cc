@@ -22,11 +22,11 @@ bool DivergenceCheck::Begin(Instant now, GroupKind kind, std::size_t members) {
 }
 
 DivergenceCheck::Result DivergenceCheck::Compare(Instant now, GroupId group, Iteration iteration,
-                                                 const std::vector<Digest>& digests) {
+                                                 const std::vector<ReplicaDigest>& digests) {
   if (digests.size() < 2) return {};
   std::map<std::uint64_t, std::vector<Rank>> sides;
   std::vector<Rank> compared;
-  for (const Digest& digest : digests) {
+  for (const ReplicaDigest& digest : digests) {
     sides[digest.value].push_back(digest.rank);
     compared.push_back(digest.rank);
   }

@@ -28,7 +28,7 @@ struct Divergence {
   void Archive(StateArchive& ar) { ar(ranks, group, iteration, since); }
 };
 
-struct Digest {
+struct ReplicaDigest {
   Rank rank = kNoRank;
   std::uint64_t value = 0;  // never 0
   void Archive(StateArchive& ar) { ar(rank, value); }
@@ -52,7 +52,7 @@ class DivergenceCheck {
   // Members whose digest is not that of most of these members differ. Of two equal halves it is
   // the half without the lowest rank.
   Result Compare(Instant now, GroupId group, Iteration iteration,
-                 const std::vector<Digest>& digests);
+                 const std::vector<ReplicaDigest>& digests);
 
   // The worker has gone. Returns what is to be recorded.
   std::optional<ReplicasDiffer> Forget(Rank rank);

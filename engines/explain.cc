@@ -11,9 +11,9 @@ namespace {
 // A worker that has waited for so long is told for whom.
 constexpr DurationNs kTellWaitAfter = 3 * kSecond;
 
-const RunWorker& Row(const RunView& run, Rank rank) { return run.roster()[rank]; }
+const RunWorker& Row(const RunState& run, Rank rank) { return run.roster()[rank]; }
 
-std::string LinkWords(const RunView& run, Instant now, Rank rank) {
+std::string LinkWords(const RunState& run, Instant now, Rank rank) {
   const BrokenLinks& broken = run.links().broken();
   if (broken.empty()) return {};
   std::string text = run.links().WordsOf(now, rank);
@@ -28,14 +28,14 @@ std::string LinkWords(const RunView& run, Instant now, Rank rank) {
   return text + "; no ring of all workers goes around that";
 }
 
-std::string LeavesWords(const RunView& run, Rank rank) {
+std::string LeavesWords(const RunState& run, Rank rank) {
   const RunWorker& worker = Row(run, rank);
   const std::string until = worker.group != kNoGroup ? GroupName(worker.group) + " is through"
                                                      : "the others need nothing of it any more";
   return run.draining().at(rank) + "; leaves once " + until;
 }
 
-std::string FinishingWords(const RunView& run, Instant now, Rank rank) {
+std::string FinishingWords(const RunState& run, Instant now, Rank rank) {
   std::vector<Rank> others;
   std::vector<Rank> paused;
   for (Rank r = 0; r < run.roster().size(); ++r) {
@@ -54,7 +54,7 @@ std::string FinishingWords(const RunView& run, Instant now, Rank rank) {
               : "; " + words::Ranks(paused) + (paused.size() == 1 ? " pauses" : " pause"));
 }
 
-std::string ActiveWords(const RunView& run, Instant now, Rank rank) {
+std::string ActiveWords(const RunState& run, Instant now, Rank rank) {
   const RunWorker& worker = Row(run, rank);
   const std::string last = std::to_string(worker.last_group);
   if (worker.signal && worker.Held(ReadySlot::kForReplica)) {
@@ -82,7 +82,7 @@ std::string ActiveWords(const RunView& run, Instant now, Rank rank) {
                           : std::string());
 }
 
-std::string GroupWords(const RunView& run, Instant now, Rank rank) {
+std::string GroupWords(const RunState& run, Instant now, Rank rank) {
   const RunWorker& worker = Row(run, rank);
   const RunningGroup& group = run.groups().at(worker.group);
   std::vector<Rank> members;
@@ -92,7 +92,7 @@ std::string GroupWords(const RunView& run, Instant now, Rank rank) {
          (group.aborted ? "; called off: " + group.failure : "");
 }
 
-std::string StateWords(const RunView& run, Instant now, Rank rank) {
+std::string StateWords(const RunState& run, Instant now, Rank rank) {
   const RunWorker& worker = Row(run, rank);
   switch (worker.state) {
     case WorkerState::kJoining:
@@ -117,7 +117,7 @@ std::string StateWords(const RunView& run, Instant now, Rank rank) {
   return "waiting";
 }
 
-std::string WorkerWords(const RunView& run, Instant now, Rank rank) {
+std::string WorkerWords(const RunState& run, Instant now, Rank rank) {
   const RunWorker& worker = Row(run, rank);
   const std::string age = words::Duration(now - worker.since);
   if (worker.group != kNoGroup && worker.source != kNoRank) {
@@ -142,7 +142,7 @@ std::string WorkerWords(const RunView& run, Instant now, Rank rank) {
 }
 
 // The worker's training loop is inside a call that ends once others have done something.
-bool Waits(const RunView& run, const RunWorker& worker) {
+bool Waits(const RunState& run, const RunWorker& worker) {
   if (worker.state == WorkerState::kAbsent || worker.state == WorkerState::kPaused) return false;
   if (worker.state != WorkerState::kActive) return true;
   const bool in_group =
@@ -153,13 +153,13 @@ bool Waits(const RunView& run, const RunWorker& worker) {
 
 }  // namespace
 
-std::string Explain(const RunView& run, Instant now, Rank rank) {
+std::string Explain(const RunState& run, Instant now, Rank rank) {
   if (!run.roster().Present(rank)) return "no worker holds rank " + std::to_string(rank);
   return WorkerWords(run, now, rank) + LinkWords(run, now, rank) +
          run.divergence_check().Words(now, rank) + run.clock().NonfiniteWords(now, rank);
 }
 
-std::string WaitsFor(const RunView& run, Instant now, Rank rank) {
+std::string WaitsFor(const RunState& run, Instant now, Rank rank) {
   if (!run.roster().Present(rank)) return {};
   const RunWorker& worker = Row(run, rank);
   if (run.numbers().Has(rank)) return run.number_calls().Words(now, rank);
@@ -173,7 +173,7 @@ std::string WaitsFor(const RunView& run, Instant now, Rank rank) {
   return now - worker.since < kTellWaitAfter ? std::string() : Explain(run, now, rank);
 }
 
-std::string StartWaits(const RunView& run, Instant now) {
+std::string StartWaits(const RunState& run, Instant now) {
   const StartBarrier& start = run.start();
   const int here = run.roster().Count(WorkerState::kJoining);
   if (start.made() || here == 0) return {};

@@ -6,19 +6,19 @@
 
 #include "common/base/ids.h"
 #include "common/base/time.h"
-#include "engines/run_view.h"
+#include "engines/run_state.h"
 
 namespace prd {
 
 // Why this worker waits, or what it did last.
-std::string Explain(const RunView& run, Instant now, Rank rank);
+std::string Explain(const RunState& run, Instant now, Rank rank);
 
 // Why the run has not begun for this worker, or for whom the worker has waited for some seconds.
 // Empty: it does not wait.
-std::string WaitsFor(const RunView& run, Instant now, Rank rank);
+std::string WaitsFor(const RunState& run, Instant now, Rank rank);
 
 // The start that workers wait for; empty: nobody waits for one.
-std::string StartWaits(const RunView& run, Instant now);
+std::string StartWaits(const RunState& run, Instant now);
 
 }  // namespace prd
 

@@ -32,7 +32,7 @@ class GoneNotices {
 
  private:
   Roster& roster_;
-  Column<GoneSlot> slots_;
+  SlotColumn<GoneSlot> slots_;
   std::vector<Incarnation> gone_;  // since the last Send(); empty between two inputs
   bool put_off_ = false;           // a worker may have some `untold` (derived)
 };

@@ -281,8 +281,8 @@ void GroupTable::Settle(const RunningGroup& group, const std::vector<Rank>& ok,
 
 // Returns those of the members that differ from most. Members that have gone do not count.
 std::vector<Rank> GroupTable::Compare(GroupId id, const RunningGroup& group) {
-  std::vector<Digest> digests = group.digests;
-  std::erase_if(digests, [&](const Digest& digest) {
+  std::vector<ReplicaDigest> digests = group.digests;
+  std::erase_if(digests, [&](const ReplicaDigest& digest) {
     return !run_.roster.Present(digest.rank) || slots_[digest.rank].last_group != id;
   });
   DivergenceCheck::Result result = divergence_.Compare(run_.now(), id, group.iteration, digests);

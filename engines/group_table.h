@@ -35,7 +35,7 @@ struct RunningGroup {
   Iteration iteration = 0;    // where members continue
   bool compares = false;      // members tell digests of their replicas
   bool last = false;          // its members train no further
-  std::vector<Digest> digests;
+  std::vector<ReplicaDigest> digests;
   bool aborted = false;
   std::string failure;  // the first thing that went wrong
   Instant since;
@@ -89,7 +89,7 @@ class GroupTable {
   void EndComparison(const RunningGroup& group, const std::vector<Rank>& have);
 
   const RunContext run_;
-  const Column<GroupSlot> slots_;
+  const SlotColumn<GroupSlot> slots_;
   ReadyQueue& ready_;
   ReplicaCopies& copies_;
   DivergenceCheck& divergence_;

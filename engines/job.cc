@@ -12,7 +12,7 @@
 namespace prd {
 
 Job::Job(RunId run, JobSpec spec)
-    : RunView(run, std::move(spec), this),
+    : RunState(run, std::move(spec), this),
       stops_(context_, &ready_, &clock_, &orders_),
       joiners_(context_, &ready_, &copies_, &start_, &groups_, &held_),
       link_reports_(context_, &links_, &held_, &groups_),
@@ -552,7 +552,7 @@ void Job::EndForNext() {
                  .numbers = {.given = numbers().given(), .averaged = numbers().last()}};
   for (Rank rank = 0; rank < roster_.size(); ++rank) {
     const Worker& worker = roster_[rank];
-    const Tally& tally = tallies()[static_cast<std::size_t>(rank)];
+    const RankTally& tally = tallies()[static_cast<std::size_t>(rank)];
     if (!tally.known) continue;
     const bool averaged = worker.state == State::kFinal;
     // Where the average failed, the worker has copied it, unless nobody was left to copy it from.

@@ -13,7 +13,7 @@
 // Where the parameters are in shards (HasStore), a worker that pauses or has finished holds its
 // shards until it is gone.
 //
-// The run is made of parts, each of which owns its data (run_view.h wires them). Parts with state:
+// The run is made of parts, each of which owns its data (run_state.h wires them). Parts with state:
 //   roster            ranks, incarnations, states, links to workers
 //   admissions        what a Hello must agree with; workers that were refused
 //   start_barrier     the common start
@@ -29,7 +29,7 @@
 //   number_calls      the mean of numbers that workers give
 //   gone_notices      which workers have heard that others are gone
 // Parts that act on those: announcer, joiners, training_stops, drains, link_reports. Functions on
-// the whole: explain, admit, final_average, run_state (the snapshot).
+// the whole: explain, admit, final_average, run_snapshot.
 #ifndef PRD_ENGINES_JOB_H_
 #define PRD_ENGINES_JOB_H_
 
@@ -45,18 +45,18 @@
 #include "engines/explain.h"
 #include "engines/joiners.h"
 #include "engines/link_reports.h"
-#include "engines/run_view.h"
+#include "engines/run_state.h"
 #include "engines/training_stops.h"
 #include "prd/status.h"
 
 namespace prd {
 
-class Job final : private RunActions, public RunView {
+class Job final : private RunActions, public RunState {
  public:
   using State = WorkerState;
   using Worker = RunWorker;
   using Running = RunningGroup;
-  using Tally = prd::Tally;
+  using Tally = RankTally;
   using Admission = prd::Admission;
 
   Job(RunId run, JobSpec spec);
@@ -90,7 +90,7 @@ class Job final : private RunActions, public RunView {
   std::string WaitsFor(Instant now, Rank rank) const { return prd::WaitsFor(*this, now, rank); }
   std::string StartWaits(Instant now) const { return prd::StartWaits(*this, now); }
 
-  void Archive(StateArchive& ar) { RunView::Archive(ar); }
+  void Archive(StateArchive& ar) { RunState::Archive(ar); }
   // Loads what SaveState(*this) gave, for the same spec. An error leaves the run unusable.
   Status Load(std::string_view state);
   // Equal for equal states, whatever has been acknowledged.

@@ -37,7 +37,7 @@ class NumberCalls {
   void EndRound();
 
   const NumberRounds& rounds() const { return rounds_; }
-  // For whom the worker waits. REQUIRES: it has given numbers in the open round.
+  // Says for whom the worker waits. REQUIRES: it has given numbers in the open round.
   std::string Words(Instant now, Rank rank) const;
 
   void Archive(StateArchive& ar) { ar(rounds_); }

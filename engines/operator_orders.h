@@ -20,7 +20,7 @@
 namespace prd {
 
 // An operator has paused the run: the engine gets no ready signal.
-struct Hold {
+struct PauseOrder {
   std::string by;
   std::string reason;
   Instant since;
@@ -31,7 +31,7 @@ class OperatorOrders {
  public:
   static constexpr std::size_t kMaxDismissed = 256;
 
-  void Pause(Hold hold) { paused_ = std::move(hold); }
+  void Pause(PauseOrder order) { paused_ = std::move(order); }
   void Resume() { paused_.reset(); }
   // The worker leaves once it is in no group any more. The first reason stays.
   void Drain(Rank rank, const std::string& why) { draining_.emplace(rank, why); }
@@ -46,7 +46,7 @@ class OperatorOrders {
   // Continues what the run before remembers.
   void TakeOver(const std::vector<Dismissal>& dismissed) { dismissed_ = dismissed; }
 
-  const std::optional<Hold>& paused() const { return paused_; }
+  const std::optional<PauseOrder>& paused() const { return paused_; }
   const std::map<Rank, std::string>& draining() const { return draining_; }  // and why
   bool Drains(Rank rank) const { return draining_.contains(rank); }
   const std::vector<Dismissal>& dismissed() const { return dismissed_; }  // the newest last
@@ -67,7 +67,7 @@ class OperatorOrders {
   }
 
  private:
-  std::optional<Hold> paused_;
+  std::optional<PauseOrder> paused_;
   std::map<Rank, std::string> draining_;
   std::vector<Dismissal> dismissed_;
 };

@@ -126,7 +126,6 @@ class PeerLinks {
     Rank rank = kNoRank;
   };
 
-  static std::size_t Index(Rank rank) { return static_cast<std::size_t>(rank); }
   Contact& At(const Job& job, Rank rank);
   // To the worker, without a body.
   ControllerEnvelope& Append(const Job& job, Rank rank);

@@ -20,7 +20,7 @@ namespace prd {
 
 class ReadyQueue {
  public:
-  explicit ReadyQueue(Column<ReadySlot> slots) : slots_(slots) {}
+  explicit ReadyQueue(SlotColumn<ReadySlot> slots) : slots_(slots) {}
 
   void Add(Rank rank, const Ready& ready);
   // The signal is answered, or void.
@@ -46,7 +46,7 @@ class ReadyQueue {
   void Restore();  // after a load
 
  private:
-  Column<ReadySlot> slots_;
+  SlotColumn<ReadySlot> slots_;
   int withheld_ = 0;  // derived from the slots
 };
 

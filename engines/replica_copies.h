@@ -100,7 +100,7 @@ class ReplicaCopies {
 
  private:
   const RunContext run_;
-  const Column<CopySlot> slots_;
+  const SlotColumn<CopySlot> slots_;
   ReadyQueue& ready_;
   const DivergenceCheck& divergence_;
   const LinkTable& links_;

@@ -13,14 +13,14 @@
 #include "common/base/ids.h"
 #include "common/base/messages.h"
 #include "common/base/time.h"
-#include "engines/run_log.h"
+#include "engines/run_journal.h"
 #include "engines/run_worker.h"
 
 namespace prd {
 
 class Roster {
  public:
-  explicit Roster(RunLog* log) : log_(*log) {}
+  explicit Roster(RunJournal* log) : log_(*log) {}
 
   // ---- read ----
   const std::vector<RunWorker>& rows() const { return rows_; }  // by rank
@@ -63,8 +63,8 @@ class Roster {
 
   // The rows, for the part that owns this slot and for the snapshot.
   template <typename Slot>
-  Column<Slot> Of() {
-    return Column<Slot>(&rows_);
+  SlotColumn<Slot> Of() {
+    return SlotColumn<Slot>(&rows_);
   }
   void Archive(StateArchive& ar) { ar(rows_); }
   void Restore();  // after a load
@@ -72,7 +72,7 @@ class Roster {
  private:
   MemberSlot& Member(Rank rank) { return rows_[static_cast<std::size_t>(rank)]; }
 
-  RunLog& log_;
+  RunJournal& log_;
   std::vector<RunWorker> rows_;
   // Derived from the rows.
   std::map<Incarnation, Rank> by_incarnation_;

@@ -12,7 +12,7 @@
 #include "engines/engine.h"
 #include "engines/event.h"
 #include "engines/roster.h"
-#include "engines/run_log.h"
+#include "engines/run_journal.h"
 #include "engines/run_spec.h"
 
 namespace prd {
@@ -46,7 +46,7 @@ struct RunContext {
   const JobSpec& spec;
   const Plan& plan;
   const Engine::Joining joining;
-  RunLog& log;
+  RunJournal& log;
   Roster& roster;
   RunActions& run;
 

@@ -1,68 +1,31 @@
-// The state of a run as a value: its snapshot.
-//
-// The order of the fields is the format that kStateVersion names. Snapshots of it exist, and a
-// replay is held against their hash; so the order of bytes stays as it is, although it goes across
-// the parts: the row of each worker is one piece, and parts are split where fields came later.
-#include <cstdint>
-#include <optional>
-
-#include "engines/run_view.h"
+#include "engines/run_state.h"
 
 namespace prd {
-namespace {
 
-constexpr std::uint32_t kStateVersion = 18;
+RunState::RunState(RunId run, JobSpec spec, RunActions* actions)
+    : spec_(std::move(spec)),
+      engine_(spec_.make_engine(spec_.engine)),
+      plan_(engine_->plan()),
+      log_(run),
+      roster_(&log_),
+      context_{spec_, plan_, engine_->joining(), log_, roster_, *actions},
+      clock_(spec_.goal),
+      divergence_(plan_, spec_.check_replicas_ms),
+      ready_(roster_.Of<ReadySlot>()),
+      copies_(context_, &ready_, &divergence_, &links_),
+      groups_(context_, &ready_, &copies_, &divergence_, &clock_),
+      held_(context_, &groups_, &links_, &start_),
+      numbers_(context_, &orders_, &switch_),
+      gone_(&roster_) {}
 
-}  // namespace
-
-void RunWorker::Archive(StateArchive& ar) {
-  bool waiting = signal.has_value();
-  Ready ready = signal.value_or(Ready{});
-  bool for_replica = Held(kForReplica);
-  bool for_comparison = Held(kForComparison);
-  bool for_orders = Held(kForOrders);
-  ar(state, incarnation, host, host_name, pid, endpoints, mesh_key, gradients, identity, version,
-     returns_at_once, token, continues, returns, job_trained, brought, iteration, group, last_group,
-     last_ok, waiting, ready.iteration, ready.step_ns, ready.samples, ready.waiting,
-     ready.gradients, ready.local_steps, ready.rtt_ns, ready.queued, ready.dropped,
-     ready.suppressed, signalled, owed, for_replica, for_comparison, for_orders, stop_held, resumes,
-     outdated, first_group, source, source_gone, fetches, failed_source, copies_after, no_replica,
-     stopped_at, since, untold, reads_group, reads_from, link);
-  if (ar.saving()) return;
-  signal = waiting ? std::optional<Ready>(ready) : std::nullopt;
-  holds = static_cast<std::uint8_t>((for_replica ? kForReplica : 0) |
-                                    (for_comparison ? kForComparison : 0) |
-                                    (for_orders ? kForOrders : 0));
-}
-
-void RunView::Archive(StateArchive& ar) {
-  std::uint32_t version = kStateVersion;
-  ar(version);
-  if (version != kStateVersion) ar.Fail();
-  ar(identity_, wall_ns_, started_at_, log_, start_);
-  copies_.ArchiveAgain(ar);
-  bool ended = end_ != End::kNone;
-  bool finished = end_ == End::kFinished;
-  ar(switch_, ended, finished, admissions_);
-  if (!ar.saving()) end_ = finished ? End::kFinished : ended ? End::kEnded : End::kNone;
-  groups_.ArchiveNext(ar);
-  ar(roster_, clock_, divergence_, groups_, held_, links_);
-  copies_.ArchiveBehind(ar);
-  ar(numbers_);
-  engine_->Archive(ar);
-  ar(orders_);
-}
-
-bool RunView::Restore() {
-  if (tallies().size() != workers().size()) return false;
-  roster_.Restore();
-  ready_.Restore();
-  gone_.Restore();
-  const auto present = [this](Rank rank) { return roster_.Present(rank); };
-  for (const auto& [rank, why] : draining()) {
-    if (!present(rank)) return false;
-  }
-  return links_.Restore(present) && held_.Restore() && copies_.Restore();
+// Members of a group that all stop after it learn that the job is done from the group. Workers that
+// copy its result must not hear it before the result exists: with an older one they would stop too
+// early.
+JobProgress RunState::progress() const {
+  const bool by_groups = AllOrNone(plan_) && !TrainsInRounds(plan_);
+  return {.trained = clock_.trained(),
+          .workers = roster_.live(),
+          .done = clock_.done() && (clock_.last_result() || !by_groups)};
 }
 
 }  // namespace prd

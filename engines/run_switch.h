@@ -23,7 +23,7 @@
 namespace prd {
 
 // The run is about to end, and the job to go on in another one.
-struct Switch {
+struct SwitchOrder {
   std::string spec;     // of the next run
   RunId next = kNoRun;  // its number
   std::string by;       // the operator, and why
@@ -38,11 +38,11 @@ class RunSwitch {
   // A worker holds this rank now: no other one is awaited under it.
   void Arrive(Rank rank);
 
-  void Begin(Switch to) { switching_ = std::move(to); }
+  void Begin(SwitchOrder to) { switching_ = std::move(to); }
   // This run has ended for the next one.
   void End(FormerRun next) { next_ = std::move(next); }
 
-  const std::optional<Switch>& switching() const { return switching_; }
+  const std::optional<SwitchOrder>& switching() const { return switching_; }
   const FormerRun& next() const { return next_; }      // known once this run has ended for it
   const FormerRun& former() const { return former_; }  // not known: this run continues none
   Instant awaits_until() const { return awaits_until_; }
@@ -58,7 +58,7 @@ class RunSwitch {
   void Archive(StateArchive& ar) { ar(switching_, next_, former_, awaits_until_); }
 
  private:
-  std::optional<Switch> switching_;
+  std::optional<SwitchOrder> switching_;
   FormerRun next_;
   FormerRun former_;
   Instant awaits_until_;

@@ -1,7 +1,7 @@
 // One worker of a run, as the run's parts, prdctl and tests read it.
 //
 // The row of a worker is made of slots. Each slot belongs to one part of the run, which alone
-// writes it (Column); the others read it.
+// writes it (SlotColumn); the others read it.
 #ifndef PRD_ENGINES_RUN_WORKER_H_
 #define PRD_ENGINES_RUN_WORKER_H_
 
@@ -109,15 +109,15 @@ struct GoneSlot {
 };
 
 struct RunWorker : MemberSlot, ReadySlot, GroupSlot, CopySlot, GoneSlot {
-  // In the order of the snapshot's format (run_state.cc).
+  // In the order of the snapshot's format (run_snapshot.cc).
   void Archive(StateArchive& ar);
 };
 
 // One slot of all rows, by rank: what a part may write.
 template <typename Slot>
-class Column {
+class SlotColumn {
  public:
-  explicit Column(std::vector<RunWorker>* rows) : rows_(rows) {}
+  explicit SlotColumn(std::vector<RunWorker>* rows) : rows_(rows) {}
   Slot& operator[](Rank rank) const { return (*rows_)[static_cast<std::size_t>(rank)]; }
   Rank size() const { return static_cast<Rank>(rows_->size()); }
 

@@ -9,7 +9,7 @@
 namespace prd {
 namespace {
 
-// Of two numbers up to kMaxTrained. The sum is not above it either.
+// The sum of two numbers up to kMaxTrained is not above it either.
 std::int64_t Sum(std::int64_t a, std::int64_t b) { return std::min(a + b, kMaxTrained); }
 Trained Sum(const Trained& a, const Trained& b) {
   return {.steps = Sum(a.steps, b.steps), .samples = Sum(a.samples, b.samples)};
@@ -41,7 +41,7 @@ void TrainingClock::TakeOver(const FormerRun& former) {
 }
 
 Trained TrainingClock::CountHello(Rank rank, const Trained& own) {
-  Tally& tally = tallies_[static_cast<std::size_t>(rank)];
+  RankTally& tally = tallies_[static_cast<std::size_t>(rank)];
   if (!tally.known) {
     tally = {.known = true, .first = own, .last = own};
     return tally.last;
@@ -54,7 +54,7 @@ Trained TrainingClock::CountHello(Rank rank, const Trained& own) {
 
 std::string TrainingClock::CountReport(Instant now, Rank rank, const Trained& own,
                                        std::uint32_t nonfinite) {
-  Tally& tally = tallies_[static_cast<std::size_t>(rank)];
+  RankTally& tally = tallies_[static_cast<std::size_t>(rank)];
   const Trained more = Difference(own, tally.last);
   if (!InRange(own) || more.steps < 0 || more.steps > kMaxJump || more.samples < 0 ||
       more.samples > kMaxSamples) {
@@ -95,7 +95,7 @@ Trained TrainingClock::trained() const { return Sum(before_, gained_); }
 
 std::uint64_t TrainingClock::nonfinite() const {
   std::uint64_t steps = 0;
-  for (const Tally& tally : tallies_) steps += tally.nonfinite;
+  for (const RankTally& tally : tallies_) steps += tally.nonfinite;
   return steps;
 }
 
@@ -110,7 +110,7 @@ std::string TrainingClock::TrainedWords() const {
 }
 
 std::string TrainingClock::NonfiniteWords(Instant now, Rank rank) const {
-  const Tally& tally = tallies_[static_cast<std::size_t>(rank)];
+  const RankTally& tally = tallies_[static_cast<std::size_t>(rank)];
   if (tally.nonfinite == 0) return {};
   return "; " + std::to_string(tally.nonfinite) +
          (tally.nonfinite == 1 ? " of its steps was" : " of its steps were") +

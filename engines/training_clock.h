@@ -19,7 +19,7 @@
 namespace prd {
 
 // What was trained under one rank in this run, whoever held it.
-struct Tally {
+struct RankTally {
   bool known = false;           // a worker has held the rank
   Trained first;                // what the first of them brought,
   Trained last;                 // and the newest told, both counted over its whole life
@@ -73,7 +73,7 @@ class TrainingClock {
   std::uint64_t nonfinite() const;                   // steps of all ranks
   // "stopped by rank 0: REASON"; empty: no worker has stopped the job.
   const std::string& stopped_by() const { return stopped_by_; }
-  const std::vector<Tally>& tallies() const { return tallies_; }  // by rank
+  const std::vector<RankTally>& tallies() const { return tallies_; }  // by rank
 
   // "; the job has trained 80 steps; stopped by rank 0": for the end of a sentence. May be empty.
   std::string TrainedWords() const;
@@ -85,7 +85,7 @@ class TrainingClock {
   }
 
  private:
-  std::vector<Tally> tallies_;
+  std::vector<RankTally> tallies_;
   Trained before_;  // by the job before this run, as the workers of the first start said
   Trained gained_;
   Trained goal_;

@@ -53,7 +53,7 @@ class ControllerPlay {
                                                      {"disk", &ControllerPlay::Disk},
                                                      {"restart", &ControllerPlay::Restart},
                                                      {"forget", &ControllerPlay::Forget},
-                                                     {"know_ended", &ControllerPlay::KnowEnded},
+                                                     {"know_ended", &ControllerPlay::RememberEnded},
                                                      {"status", &ControllerPlay::ShowStatus},
                                                      {"explain", &ControllerPlay::Explain}};
     if (pump_ == nullptr && command->name() != "controller") {
@@ -210,11 +210,11 @@ class ControllerPlay {
     }
     Flush();
   }
-  void KnowEnded(Command* command) {
+  void RememberEnded(Command* command) {
     const auto run = static_cast<RunId>(transcript::ParseNumber(command->Word(0)));
     const std::string job = command->Take("job", "toy");
     const auto identity = static_cast<std::uint64_t>(command->TakeNumber("identity"));
-    pump_->KnowEnded(run, job, identity, command->TakeFlag("finished"));
+    pump_->RememberEnded(run, job, identity, command->TakeFlag("finished"));
   }
 
   // ---- what is shown ----

@@ -1,4 +1,4 @@
-// Transcripts of the controller without its surroundings (engines/pump.h), in virtual time.
+// Transcripts of the controller without its surroundings (engines/controller.h), in virtual time.
 //
 // The text is that of tests/transcript/text.h; messages, records and words are those of
 // run_transcript.h. Records of later runs begin with "run 2: ". Workers have acknowledged what they

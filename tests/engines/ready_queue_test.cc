@@ -10,7 +10,7 @@ namespace {
 class ReadyQueueTest : public testing::Test {
  protected:
   std::vector<RunWorker> rows_ = std::vector<RunWorker>(3);
-  ReadyQueue queue_{Column<ReadySlot>(&rows_)};
+  ReadyQueue queue_{SlotColumn<ReadySlot>(&rows_)};
 };
 
 TEST_F(ReadyQueueTest, DeliversASignalUntilItIsAnswered) {

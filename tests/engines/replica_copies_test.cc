@@ -42,7 +42,7 @@ class ReplicaCopiesTest : public testing::Test {
   const Plan plan_;
   JobOutput out_;
   NoActions actions_;
-  RunLog log_{1};
+  RunJournal log_{1};
   Roster roster_{&log_};
   RunContext run_{spec_, plan_, Engine::Joining::kAnytime, log_, roster_, actions_};
   LinkTable links_;

@@ -2,8 +2,8 @@
 // explanations and checks are made from.
 //
 // The parts own the state. Each is wired here to those that it works with.
-#ifndef PRD_ENGINES_RUN_VIEW_H_
-#define PRD_ENGINES_RUN_VIEW_H_
+#ifndef PRD_ENGINES_RUN_STATE_H_
+#define PRD_ENGINES_RUN_STATE_H_
 
 #include <cstdint>
 #include <map>
@@ -26,7 +26,7 @@
 #include "engines/replica_copies.h"
 #include "engines/roster.h"
 #include "engines/run_context.h"
-#include "engines/run_log.h"
+#include "engines/run_journal.h"
 #include "engines/run_spec.h"
 #include "engines/run_switch.h"
 #include "engines/run_worker.h"
@@ -35,7 +35,7 @@
 
 namespace prd {
 
-class RunView {
+class RunState {
  public:
   // ---- the run ----
   RunId run() const { return log_.run(); }
@@ -52,7 +52,7 @@ class RunView {
   std::uint64_t next_index() const { return log_.next_index(); }  // of the next record
   Instant last_now() const { return log_.now(); }                 // of the last input
   // The engine, or other settings, are about to be switched.
-  const std::optional<Switch>& switching() const { return switch_.switching(); }
+  const std::optional<SwitchOrder>& switching() const { return switch_.switching(); }
   // The run has ended, and the job goes on in the run switching()->next, which takes this over.
   // Null: it does not.
   const FormerRun* next() const { return switch_.next().known() ? &switch_.next() : nullptr; }
@@ -69,13 +69,15 @@ class RunView {
   const std::map<GroupId, RunningGroup>& groups() const { return groups_.all(); }
   // The newest workers that were not admitted, the newest last, without those that have joined
   // since.
-  const std::vector<Refusal>& refusals() const { return admissions_.refusals(); }
+  const std::vector<RefusedHello>& refusals() const { return admissions_.refusals(); }
   // The links between present workers that are broken, by lower and higher rank.
   const std::map<LinkTable::Pair, BrokenLink>& broken_links() const { return links_.all(); }
   const NumberRounds& numbers() const { return numbers_.rounds(); }
 
   // ---- training ----
-  const std::vector<Tally>& tallies() const { return clock_.tallies(); }  // as long as workers()
+  const std::vector<RankTally>& tallies() const {
+    return clock_.tallies();
+  }  // as long as workers()
   // How far the job is, as its workers are told.
   JobProgress progress() const;
   std::uint64_t nonfinite() const { return clock_.nonfinite(); }  // of all ranks
@@ -84,7 +86,7 @@ class RunView {
   const Divergence& divergence() const { return divergence_.divergence(); }
 
   // ---- operators ----
-  const std::optional<Hold>& paused() const { return orders_.paused(); }
+  const std::optional<PauseOrder>& paused() const { return orders_.paused(); }
   // The operator that has paused the run, since when and why; empty: nobody.
   std::string PauseWords(Instant now) const { return orders_.PauseWords(now); }
   // Workers that leave once they are in no group any more, and why.
@@ -110,7 +112,7 @@ class RunView {
  protected:
   enum class End : std::uint8_t { kNone, kEnded, kFinished };
 
-  RunView(RunId run, JobSpec spec, RunActions* actions);
+  RunState(RunId run, JobSpec spec, RunActions* actions);
 
   // In the order of the snapshot's format.
   void Archive(StateArchive& ar);
@@ -124,7 +126,7 @@ class RunView {
   std::int64_t wall_ns_ = 0;  // when the run began, and what time it was then
   Instant started_at_;
   End end_ = End::kNone;
-  RunLog log_;
+  RunJournal log_;
   Roster roster_;
   const RunContext context_;
   Admissions admissions_;
@@ -144,4 +146,4 @@ class RunView {
 
 }  // namespace prd
 
-#endif  // PRD_ENGINES_RUN_VIEW_H_
+#endif  // PRD_ENGINES_RUN_STATE_H_

@@ -1,6 +1,6 @@
 // The output of a run, input by input: records of its history, and messages to workers.
-#ifndef PRD_ENGINES_RUN_LOG_H_
-#define PRD_ENGINES_RUN_LOG_H_
+#ifndef PRD_ENGINES_RUN_JOURNAL_H_
+#define PRD_ENGINES_RUN_JOURNAL_H_
 
 #include <cstdint>
 #include <utility>
@@ -25,9 +25,9 @@ struct JobOutput {
 };
 
 // Numbers and dates the records of a run. Not thread safe.
-class RunLog {
+class RunJournal {
  public:
-  explicit RunLog(RunId run) : run_(run) {}
+  explicit RunJournal(RunId run) : run_(run) {}
 
   // Output goes there until End().
   void Begin(Instant now, JobOutput* out) {
@@ -60,4 +60,4 @@ class RunLog {
 
 }  // namespace prd
 
-#endif  // PRD_ENGINES_RUN_LOG_H_
+#endif  // PRD_ENGINES_RUN_JOURNAL_H_
