@@ -52,7 +52,8 @@ class ControllerTest : public testing::Test {
   }
   std::unique_ptr<Controller> Make(std::uint64_t snapshot_every = 1000) {
     return std::make_unique<Controller>(
-        Controller::Options{.snapshot_every = snapshot_every, .random = [this] { return ++drawn_; }},
+        Controller::Options{.snapshot_every = snapshot_every,
+                            .random = [this] { return ++drawn_; }},
         [](const std::string&) -> Result<JobSpec> { return Spec(); }, &ports_, &ports_);
   }
   void Receive(std::int64_t ms, const WorkerEnvelope& envelope) {
@@ -150,7 +151,7 @@ TEST_F(ControllerTest, RestoresFromRecordsAndFromASnapshot) {
     const std::uint64_t from = with_snapshot ? ports_.snapshot.first : 0;
     const Status status =
         controller_->Restore({9}, 1, Spec(), with_snapshot ? ports_.snapshot.second : "", from,
-                       std::span(ports_.records).subspan(from));
+                             std::span(ports_.records).subspan(from));
     ASSERT_TRUE(status.ok()) << status.ToString();
     EXPECT_EQ(controller_->jobs().at(1)->StateHash(), hash);
   }
@@ -210,7 +211,8 @@ class ForgettingTest : public ControllerTest {
       const auto* body = std::get_if<Refused>(&envelope.body);
       if (body != nullptr && body->code == Code::kAborted) ++refused;
     }
-    return refused == 2 && controller_->jobs().empty() && controller_->counters().histories_lost == 1 &&
+    return refused == 2 && controller_->jobs().empty() &&
+           controller_->counters().histories_lost == 1 &&
            std::holds_alternative<RunEnded>(ports_.records.back().body);
   }
 };

@@ -82,9 +82,10 @@ class ControllerPlay {
       Say("told of a refusal by job \"" + job + "\": " + body_text::Show("", hello));
     };
     pump_ = std::make_unique<Controller>(
-        Controller::Options{.random = [this] { return ++drawn_; },
-                      .spec_of = [this](const std::string& text) { return SpecOf("toy", text); },
-                      .refused = refused},
+        Controller::Options{
+            .random = [this] { return ++drawn_; },
+            .spec_of = [this](const std::string& text) { return SpecOf("toy", text); },
+            .refused = refused},
         [this](const std::string& name) -> Result<JobSpec> {
           if (name == "toy" || name == "another") return SpecOf(name, "");
           return Status(Code::kNotFound, "no job matches " + name);
