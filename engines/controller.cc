@@ -522,7 +522,7 @@ Status Controller::Flush() {
   return Status::Ok();
 }
 
-// Of the runs that have records in this batch.
+// For the runs that have records in this batch.
 void Controller::TakeSnapshots() {
   RunId last = kNoRun;
   for (const Record& record : records_) {

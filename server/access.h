@@ -67,7 +67,7 @@ class Access {
   // nullptr: nobody who may do anything. Valid as long as this or a copy is as it is.
   const Rights* Find(std::string_view who) const;
 
-  // Of this name; nullptr: there is none (any more).
+  // The identity of this name; nullptr: there is none (any more).
   const Rights* Named(std::string_view name) const;
 
   // Changes with every Load: rights of another number are not those that are in force.

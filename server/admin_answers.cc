@@ -10,7 +10,7 @@ namespace {
 
 // Runs that one answer looks at. An identity of few jobs among many gets short pages.
 constexpr std::size_t kRunsATime = 4096;
-// Of a run in an answer, without its texts.
+// The bytes of a run in an answer, without its texts.
 constexpr std::size_t kRunBytes = 128;
 
 }  // namespace

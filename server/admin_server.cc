@@ -152,7 +152,7 @@ void AdminServer::Run(const Options& options, std::promise<Status>* listening) {
   sigset_t all;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
-  // Of this thread, and of those that ZeroMQ makes from it.
+  // For this thread, and for those that ZeroMQ makes from it.
   (void)::setpriority(PRIO_PROCESS, 0, kNice);
   const Status status = Listen(options);
   const bool ok = status.ok();
@@ -268,7 +268,7 @@ void AdminServer::TakeDone() {
   }
 }
 
-// Of the request that has waited longest among those that need not wait. False: there is none.
+// Serves the request that has waited longest among those that need not wait. False: there is none.
 bool AdminServer::AnswerOne() {
   const std::int64_t now_ns = MonotonicNs();
   for (auto name = order_.begin(); name != order_.end(); ++name) {

@@ -138,7 +138,7 @@ class AdminServer {
   std::deque<Done> done_;
   Access wanted_;
 
-  // Of the thread alone from here on.
+  // The thread's alone from here on.
   Access access_;
   zmq::context_t context_;
   std::unique_ptr<ZapHandler> zap_;

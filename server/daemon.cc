@@ -344,7 +344,7 @@ std::size_t Daemon::Workers() const {
   return workers;
 }
 
-// Of workers and of prdctl.
+// Connections of workers and of prdctl.
 ConnectionGuard::Counters Daemon::Connections() const {
   ConnectionGuard::Counters all = workers_->listener().guard().counters();
   const ConnectionGuard::Counters admin = admin_->connections();

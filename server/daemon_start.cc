@@ -330,7 +330,7 @@ std::string Daemon::WhyRevoked(const Job& job, const Job::Worker& worker) const 
   return "it may not train in job " + job.spec().name;
 }
 
-// Those who may not train in their jobs any more are out at once, for the other workers, too. A run
+// Workers that may not train in their jobs any more are out at once, for the others, too. A run
 // that waits to hear from its workers loses them once it takes input again.
 void Daemon::EvictRevoked(Instant now) {
   if (stalled_since_) return;

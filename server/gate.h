@@ -28,7 +28,7 @@ class Gate {
     kRefuse,  // with *refusal, to the connection that it came from
     kDrop,    // it comes again
   };
-  // Of the connection that a message came over.
+  // The connection that a message came over.
   struct Sender {
     zmq::message_t* part = nullptr;  // any of the message
     const Rights* rights = nullptr;  // as RightsOf gives them

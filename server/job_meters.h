@@ -43,7 +43,7 @@ class JobMeters {
  private:
   using Key = std::pair<std::string, std::string>;  // job, engine
 
-  // Of a job under an engine, over all its runs.
+  // A job under an engine, over all its runs.
   struct Series {
     Series();
     int runs = 0;   // that go on
@@ -71,7 +71,7 @@ class JobMeters {
     std::map<Incarnation, std::int64_t> brought;  // steps, as Hellos say
     std::map<Rank, Told> told;
     std::map<GroupId, Instant> open;
-    // Of a common start that waits: the most workers that were there, and since when. A worker that
+    // While a common start waits: the most workers that were there, and since when. A worker that
     // comes and goes again and again is no more of them.
     int most_here = 0;
     Instant came;

@@ -82,7 +82,7 @@ const std::map<std::string, Meaning>& Meanings() {
   return meanings;
 }
 
-// Of the daemon's counters, what is not told by the name.
+// What the names of the daemon's counters do not tell.
 const char* HelpOf(const std::string& counter) {
   static const std::map<std::string, const char*> help = {
       {"rounds_formed", "Rounds of gradients in which all workers of a job take part"},
@@ -219,7 +219,7 @@ struct Metrics::Impl {
   }
 
   static constexpr const char* kType = "text/plain; version=0.0.4; charset=utf-8";
-  // Of the server's thread: a page is written once, when it is first asked for.
+  // On the server's thread: a page is written once, when it is first asked for.
   std::shared_ptr<const MetricsPage> written_;
   std::shared_ptr<const std::string> text_;
 

@@ -41,7 +41,7 @@ class Recorder final : public History {
   Status Append(std::span<const Record> records) override;
   Status SaveSnapshot(RunId run, std::uint64_t index, std::string_view state) override;
 
-  // Of a run that was restored.
+  // A run was restored.
   void Know(RunId run, const std::string& engine) { engines_[run] = engine; }
 
   // Every record that is appended from now on goes there too; it must outlive this. Null: nowhere.

@@ -33,7 +33,7 @@ class GrowingPause {
   std::size_t at_ = 0;
 };
 
-// Of the lines of one kind: kAtOnce may come together, and after that one per kPerLine.
+// Lets through lines of one kind: kAtOnce together, and after that one per kPerLine.
 class LineBudget {
  public:
   static constexpr int kAtOnce = 20;

@@ -153,7 +153,7 @@ bool WorkerSocket::Own(const WorkerEnvelope& envelope, const LinkToken& shown,
     }
     return false;
   }
-  // Of a connection whose first message comes, the guard may not have heard yet.
+  // The guard may not have heard yet of a connection whose first message comes.
   const bool again = route.connection == Sender();
   // What an older one has left behind may be read late.
   const bool older = !route.connection.empty() &&

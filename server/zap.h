@@ -17,7 +17,7 @@
 
 namespace prd {
 
-// Of the sockets that it guards.
+// The domain of the sockets that it guards.
 inline constexpr std::string_view kWorkersDomain = "prd workers";
 inline constexpr std::string_view kAdminDomain = "prd admin";
 

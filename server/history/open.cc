@@ -241,7 +241,7 @@ std::set<RunId> RocksHistory::RunsAside() const {
   return runs;
 }
 
-// Of a run that goes on, or that a prd recorded which did not count.
+// For a run that goes on, or that a prd recorded which did not count.
 std::uint64_t RocksHistory::EstimateBytes(RunId run) const {
   const std::string begin = history::RecordKey(run, 0);
   const std::string end = history::RecordsEnd(run);

@@ -26,7 +26,8 @@ namespace prd::history {
 struct Bounds {
   std::uint64_t runs_per_job = 1000;  // ended, of one name; >= 1
   std::uint64_t runs = 100'000;       // ended, in all
-  // Of all runs, those that go on too. As recorded: compression makes less of it on the disk.
+  // Bytes of all runs, also those that go on. As recorded: compression makes less of it on the
+  // disk.
   std::uint64_t bytes = std::uint64_t{8} << 30;
   struct Share {  // of one owner; 0: no bound of its own
     std::uint64_t runs = 0;

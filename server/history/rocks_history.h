@@ -176,7 +176,7 @@ class RocksHistory final : public History {
   std::uint64_t unchecked_bytes_ = 0;  // appended since the last Trim
   RunId last_run_ = kNoRun;
 
-  // Of one Append.
+  // For one Append.
   rocksdb::WriteBatch batch_;
   std::string value_;
   std::map<RunId, RunInfo> changed_;                     // entries that it changes

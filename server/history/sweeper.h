@@ -30,7 +30,7 @@ class Sweeper {
           std::vector<rocksdb::ColumnFamilyHandle*> entries, Options options);
   ~Sweeper();  // ends a sweep half-way
 
-  // Of this run so many bytes were removed. `whole`: it is gone, and its number never comes again.
+  // So many bytes of this run were removed. `whole`: it is gone, and its number never comes again.
   void Note(RunId run, std::uint64_t bytes, bool whole);
 
   // Sweeps now, unless there is nothing to sweep, and waits for the end. For tests and tools.

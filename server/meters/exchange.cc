@@ -16,7 +16,7 @@ constexpr std::size_t kTrack = 256;
 constexpr Instant kLongAgo{std::numeric_limits<std::int64_t>::min()};
 constexpr Instant kNotYet{std::numeric_limits<std::int64_t>::max()};
 
-// Of the engine that has such a thing.
+// The option of the engine that has it; else 0.
 int MaxIterationGap(const RunStarted& started) {
   Result<JobSpec> spec = JobSpecFromToml(started.spec);
   int gap = 0;

@@ -84,9 +84,10 @@ class ExchangeMeter {
   const Plan& plan() const { return plan_; }
   // The lowest iteration of those who train; none without one.
   std::optional<Iteration> Slowest() const;
-  // Of the queues that this worker takes from, that with the fewest; none without token queues.
+  // Among the queues that this worker takes from, the one with the fewest; none without token
+  // queues.
   std::optional<Tokens> FewestTokens(Rank rank) const;
-  // Those who train and keep the worker from going on: whose token it needs, or whose clock is too
+  // Workers that train and keep this one from going on: it needs their token, or their clock is too
   // low. Nobody, where no signal of it stands.
   std::vector<Rank> HeldBy(Rank rank) const;
   // Neighbours who have not entered the iteration whose update it needs, where there are more than

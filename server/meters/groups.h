@@ -17,11 +17,11 @@ struct MemberRow {
   double weight = 0;        // 0 in a round: passive, it gets the sum and gives nothing
   bool passive = false;     // takes part on somebody else's account (GroupMember)
   Iteration iteration = 0;  // its own, at its ready signal
-  // Of the signal with which it waits, on the controller's clock; none in collectives, and for who
+  // Its signal with which it waits, on the controller's clock; none in collectives, and for one who
   // takes part in a round while it computes, or passively. Not before the last round ended, or its
   // last group failed, if one did. Where groups form ahead it may come after the group.
   std::optional<Instant> ready;
-  // Of groups that form ahead: since when its training loop waits, and, if it did not as the group
+  // For groups that form ahead: since when its training loop waits, and, if it did not as the group
   // formed, since when it had been computing then.
   std::optional<Instant> came, computing;
   DurationNs step_ns = 0;         // of the step before the signal
@@ -52,7 +52,7 @@ struct GroupRow {
   bool held = false;
 
   bool Has(Rank rank) const;
-  // Of a held group that has not ended: who computes still. Else nobody.
+  // In a held group that has not ended: who computes still. Else nobody.
   std::vector<const MemberRow*> Missing() const;
   // As the controller knows it: when it was formed, or the last member of a held one came. None as
   // long as that is open, or if it ended before.

@@ -30,7 +30,8 @@ struct Moved {
   bool gone = false;
   // It is gone and did not ask to be.
   bool lost = false;
-  // Of its own, in no round, and gone with it. Those of a worker that stays may still get into one.
+  // Its own gradients in no round, gone with it. Those of a worker that stays may still get into
+  // one.
   std::uint32_t gradients_lost = 0;
 
  private:

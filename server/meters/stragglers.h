@@ -63,7 +63,7 @@ struct WorkerPace {
   std::uint64_t dropped = 0;  // its updates that came too late
   Instant last_dropped;
   std::string dropped_because;  // the last one
-  // Of what it had for rounds: dropped / (dropped + rounds_in).
+  // The share of what it had for rounds: dropped / (dropped + rounds_in).
   double dropped_share = 0;
 
   std::uint64_t gradients_lost = 0;  // that were in no round when it left, or was lost

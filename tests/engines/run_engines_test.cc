@@ -154,7 +154,7 @@ class FinalTest : public RunTest, public testing::WithParamInterface<EngineOptio
  protected:
   void Tell(Rank rank, std::int64_t steps) { Say(rank, Progressed{.own = {.steps = steps}}); }
   void Lose(Rank rank) { Step(LeaseExpired{.rank = rank, .incarnation = incarnation_[rank]}); }
-  // Of the final group that the last step has announced, by rank.
+  // The weights in the final group that the last step has announced, by rank.
   std::vector<double> Weights() {
     const auto* formed = Recorded<GroupFormed>();
     if (formed == nullptr || formed->kind != GroupKind::kFinal) return {};

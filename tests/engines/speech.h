@@ -68,7 +68,7 @@ class StepWords {
   explicit StepWords(const Speakers* speakers, bool inputs = false)
       : speakers_(speakers), inputs_(inputs) {}
 
-  // Of one step, or of several: the records after the inputs, and the messages.
+  // One step, or several: the records after the inputs, and the messages.
   std::vector<std::string> Of(std::span<const Record> records, const std::vector<Send>& sends);
   std::string Of(const ControllerBody& body) const;
 

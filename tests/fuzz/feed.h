@@ -31,7 +31,7 @@ DecoderKinds KindsOf(std::size_t decoder);
 
 // A valid message of this kind for this decoder.
 std::string ValidBytes(std::size_t decoder, std::size_t kind, Prng& prng);
-// Of any kind.
+// A message of any kind.
 std::string ValidBytes(std::size_t decoder, Prng& prng);
 
 // Bytes that may or may not be a message: pure noise, or *bytes with a few bits, bytes, words or

@@ -255,7 +255,7 @@ class FramesFeed : public MeshEvents {
     return line;
   }
 
-  // Of a size that may fit.
+  // A size that may fit.
   std::string Payload(Script* script, FrameKind kind) {
     if (script->Below(4) == 0) return script->Text(200);
     if (kind == FrameKind::kNote && script->Below(2) == 0) {

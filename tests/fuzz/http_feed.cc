@@ -55,7 +55,7 @@ class HttpFeed {
 
   const std::string& fault() const { return fault_; }
   const std::vector<std::string>& requests() const { return requests_; }
-  // Of the last answer, if its head came in one piece.
+  // The last answer's, if its head came in one piece.
   const std::string& answers() const { return answers_; }
 
  private:

@@ -68,7 +68,7 @@ CHOOSE_ENGINES = [
 MAY_LISTEN = ("server/listener.cc", "worker/mesh/listen.cc", "common/io/http_server.cc", "tests/", "tools/prdbench/")
 LISTENS = re.compile(r"[.>]bind\((?!\"inproc:|kInproc)|\bzmq_bind\(|::listen\(")
 # A comment names its subject first: "A worker that drains ...", not "Who drains ...".
-NO_SUBJECT = re.compile(r"^\s*// (Who|Whose) [a-z]")
+NO_SUBJECT = re.compile(r"^\s*// (Who|Whose|Of|One that|Those who|Such) [a-z]")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 SOURCES = (".h", ".c", ".cc", ".cu")
 SCRIPTS = (".py", ".sh")

@@ -221,7 +221,7 @@ TEST(DaemonLife, ReloadsWhatIsRightAndKeepsWhatRunsWhenItIsWrong) {
   EXPECT_TRUE(verdict("two"));
 }
 
-// Of any names, and at once after a reload.
+// Jobs have any names, and the bound holds at once after a reload.
 TEST(DaemonLife, KeepsSoManyEndedRunsInAll) {
   DaemonProcess daemon(Jobs("*"), "retain_runs_in_all = 3");
   ASSERT_TRUE(daemon.Start()) << daemon.log();

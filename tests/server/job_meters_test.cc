@@ -84,7 +84,7 @@ TEST_F(JobMetersTest, LabelsAreEscaped) {
   EXPECT_THAT(Text(), HasSubstr("{job=\"a\\\"} 1\\nprd_fake{x=\\\"\\\\\",engine"));
 }
 
-// Of three workers two come, and one of them again as another process: no more of them are there.
+// Two of three workers come, and one of them again as another process: no more of them are there.
 TEST_F(JobMetersTest, AStartThatWaitsTellsWhenMoreWorkersCame) {
   const Result<Config> config =
       ParseConfig("[[job]]\nname = \"late\"\nengine = \"hop\"\nworkers = 3\n", "");

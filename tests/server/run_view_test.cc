@@ -28,7 +28,7 @@ struct Case {
   std::set<Rank> training;  // after it
 };
 
-// Of a run of ranks 0 and 1, in order.
+// The records of a run of ranks 0 and 1, in order.
 TEST(RunViewTest, WhoComesAndWhoGoes) {
   using enum LeftReason;
   constexpr Rank kNo = kNoRank;

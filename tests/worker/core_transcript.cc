@@ -554,7 +554,7 @@ class Play {
   std::vector<std::string> said_;
   Instant now_ = kStart;
 
-  // Of the controller.
+  // What the controller says.
   RunIdentity identity_ = {7, 8};
   Seq seq_ = 0;                                  // its last message
   Seq heard_ = 0;                                // what it acknowledges

@@ -34,7 +34,7 @@ Status ShowJobs(HistorySource& source, bool options, bool all, const Console& co
 std::string WorkersColumns();
 std::string StragglersColumns();
 Status ShowWorkers(HistorySource& source, const std::string& run, const Console& console);
-// Of one rank, or of all.
+// For one rank, or for all.
 Status Explain(HistorySource& source, const std::string& run, std::optional<Rank> rank,
                const Console& console);
 // The links between workers that are broken.

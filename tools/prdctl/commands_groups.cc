@@ -39,7 +39,7 @@ std::string Members(const std::vector<Rank>& active, const std::vector<Rank>& pa
   return RanksOf(active) + (active.empty() ? "" : ", ") + "passive " + RanksOf(passive);
 }
 
-// Of a round "2 of 3 contribute: 0 1", since all are members.
+// For a round "2 of 3 contribute: 0 1", since all are members.
 std::string Members(const GroupRow& group) {
   const bool round = group.kind == GroupKind::kRound;
   std::vector<Rank> active, passive;
@@ -347,7 +347,7 @@ void PrintMembers(const GroupRow& group, const Console& console) {
   table.Print(console.out);
 }
 
-// Of a group that formed before its members were there.
+// For a group that formed before its members were there.
 void PrintAhead(const GroupRow& group, Instant start, Instant now, const Console& console) {
   if (group.conflict) {
     console.out << "conflict: drawn while a member was in another group, which went first\n";

@@ -307,7 +307,7 @@ void TraceExporter::OnAhead(Instant now, Rank rank, const GroupRow& group, const
   more["ok"] = finished.outcome == Outcome::kOk;
   if (!finished.detail.empty()) more["detail"] = finished.detail;
   const Instant said = now - Possible(finished.reduce_ns, now - start_);
-  // One that never started had only waited.
+  // A worker that never started had only waited.
   const Instant began = std::max(said, group.Started().value_or(now));
   if (!group.held) return OnBeside(now, rank, *member, began, more);
   Thread& thread = threads_[rank];

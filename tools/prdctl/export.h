@@ -64,7 +64,7 @@ class CsvExporter : public Exporter {
 // when the last one's training loop waits, and reduces from then on; a passive part in another
 // group interrupts the wait. Groups in the background are on the second thread; with a run_ahead
 // the time for which a signal stood is there, too ("signalled"), since the training loop went on.
-// Of workers that follow a schedule there are marks alone: their groups are not in the history.
+// Workers that follow a schedule have marks alone: their groups are not in the history.
 //
 // Without groups that train, a worker computes from the answer to its last signal on, for step_ns;
 // what passes from there to its next signal is named receive (the neighbours' updates, and

@@ -88,7 +88,7 @@ const Job::Running* AheadOf(const Job& job, const Job::Worker& worker) {
   return train ? &found->second : nullptr;
 }
 
-// Of a group that starts once all wait: who computes still.
+// The members that compute still, in a group that starts once all wait.
 std::vector<Rank> Computing(const Job& job, const Job::Running& group) {
   std::vector<Rank> computing;
   if (AveragesInBackground(job.engine().plan())) return computing;
@@ -324,7 +324,7 @@ Result<Present> LoadPresent(HistorySource& source, const RunInfo& run) {
   PresentReader reader;
   Replayer& replayer = reader.state_->replayer;
   const auto seen = [&](const Record& record) { Follow(record, &reader.state_->trails); };
-  // Of a run that has ended, the workers are what its records tell, so all of them are read.
+  // The workers of a run that has ended are what its records tell, so all of them are read.
   if (run.ended) {
     PRD_RETURN_IF_ERROR(ReplayAll(source, run, &replayer, seen));
   } else {

@@ -71,7 +71,7 @@ class Page {
   void Look();
   // `first`: the job's first run.
   bool Read(RunId first);
-  // Of the job of this run. Null: it is not there; `told` says so.
+  // The view of this run's job. Null: it is not there; `told` says so.
   Watched* Find(RunId run, Told* told);
   // By the first run of each job that there is.
   void Arrange(std::vector<RunInfo> runs);

@@ -101,7 +101,7 @@ std::vector<RunInfo> RunsInTurn(const std::vector<RunInfo>& runs, const RunInfo&
                                      [](const RunInfo& r, RunId wanted) { return r.run < wanted; });
     return at != runs.end() && at->run == id ? &*at : nullptr;
   };
-  // Of a damaged history no circle is followed: a run's number is above its former one's.
+  // No circle of a damaged history is followed: a run's number is above its former one's.
   std::vector<RunInfo> turn{run};
   for (const RunInfo* at = &run; at->former != kNoRun && at->former < at->run;) {
     at = find(at->former);
@@ -140,7 +140,7 @@ Result<std::string> InTurnText(HistorySource& source, const RunInfo& run) {
   if (!runs.ok()) return runs.status();
   const std::vector<RunInfo> turn = RunsInTurn(*runs, run);
   if (turn.size() == 1) return std::string();
-  // Of many, the first and the newest.
+  // If there are many, the first and the newest.
   constexpr std::size_t kShown = 8;
   std::string text = "job " + Harmless(run.job) + " in turn: ";
   for (std::size_t i = 0; i < turn.size(); ++i) {

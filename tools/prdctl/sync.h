@@ -95,7 +95,7 @@ std::string ToDot(const SyncMeter& meter, const std::string& title);
 
 // How fast an update spreads over a graph of neighbours.
 struct GraphGap {
-  // Of the weights in use: 1 - the second largest modulus of their matrix' eigenvalues.
+  // For the weights in use: 1 - the second largest modulus of their matrix' eigenvalues.
   double of_weights = 0;
   // As Hop's Figure 21 has it: 1 - the second largest eigenvalue (its real part, where edges lead
   // one way) of the walk over the graph without its self-loops, 1/degree each.

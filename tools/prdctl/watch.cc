@@ -44,7 +44,7 @@ std::string Words(const OperatorActed& acted) {
   return text;
 }
 
-// Of the time in a field of the grid, the letter of what took most.
+// The letter of what took most of the time in a field of the grid.
 constexpr std::string_view kLetters = "cwrb";
 
 }  // namespace
@@ -195,7 +195,7 @@ void JobWatch::OnGroup(const RunView::Change& change) {
                                    [](const Group& group, GroupId k) { return group.key < k; });
   if (at != groups_.end() && at->key == key) *at = Of(row);
   if (row.kind == GroupKind::kInitial || row.kind == GroupKind::kFinal || !row.AnyResult()) return;
-  // Of large groups a sample, so that a round costs what its members are.
+  // A sample of large groups, so that a round costs what its members are.
   const std::size_t step = std::max<std::size_t>(1, row.members.size() / kMembers);
   for (std::size_t i = 0; i < row.members.size(); i += step) {
     for (std::size_t j = 0; j < row.members.size(); j += step) {
@@ -209,7 +209,7 @@ Instant JobWatch::Now(const DaemonStatus* daemon) const {
   return ended_ || daemon == nullptr ? last_ : std::max(last_, daemon->now);
 }
 
-// Of all runs; how long a step takes, of the newest.
+// For all runs; how long a step takes, for the newest.
 Json JobWatch::Pace() const {
   const PaceReport report = pace_->Report();
   Json workers = Json::array();

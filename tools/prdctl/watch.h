@@ -76,7 +76,7 @@ class JobWatch {
     std::string from, to, by, reason;
     DurationNs pause_ns = 0;  // the longest of a worker: from its Finish until it trained again
   };
-  // Of a rank, in the runs before the newest one.
+  // What a rank did in the runs before the newest one.
   struct Done {
     std::uint64_t steps = 0, dropped = 0;
     DurationNs computed_ns = 0, waited_ns = 0, reduced_ns = 0, cost_ns = 0;
@@ -93,7 +93,7 @@ class JobWatch {
   Json Pace() const;
   Json Graph() const;
 
-  // Of the newest run alone.
+  // The newest run's alone.
   RunId run_ = kNoRun;
   std::string engine_;
   std::uint64_t records_ = 0;
@@ -101,7 +101,7 @@ class JobWatch {
   std::unique_ptr<PresentReader> present_;
   std::unique_ptr<PaceMeter> pace_;
   std::map<Rank, Instant> finished_;  // where they have: in it, or in the run before
-  // Of all.
+  // For all runs.
   Instant start_, last_;
   Before before_;
   std::optional<OperatorActed> asked_;  // a switch that is to come

@@ -17,7 +17,7 @@ std::uint64_t Mix(std::uint64_t hash, std::uint64_t value) {
   return hash ^ (hash >> 29);
 }
 
-// Of every field (common/base/visit.h).
+// A hash of every field (common/base/visit.h).
 class Hasher {
  public:
   explicit Hasher(std::uint64_t hash) : hash_(hash) {}

@@ -130,7 +130,7 @@ TEST(GraphGapTest, OfTheWeightsOfARingBasedGraph) {
   EXPECT_EQ(gap.workers, 8u);
 }
 
-// Of a ring of three that leads one way: the walk has the third roots of unity, whose real parts
+// A ring of three leads one way: the walk has the third roots of unity, whose real parts
 // below 1 are -1/2; W = (I + P) / 2 has moduli |1 + w| / 2 = 1/2.
 TEST(GraphGapTest, EdgesThatLeadOneWay) {
   std::map<Rank, NeighboursSet> graph;
