@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engines/run_spec.h"
+#include "engines/job_spec.h"
 #include "prd/status.h"
 
 namespace prd {

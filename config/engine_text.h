@@ -5,7 +5,7 @@
 #include <string>
 
 #include "engines/any_engine.h"
-#include "engines/run_spec.h"
+#include "engines/job_spec.h"
 #include "prd/status.h"
 
 namespace prd {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "config/endpoint.h"
-#include "engines/job_limits.h"
+#include "engines/run_limits.h"
 
 namespace prd {
 namespace {

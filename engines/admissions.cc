@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "engines/job_limits.h"
+#include "engines/run_limits.h"
 
 namespace prd {
 namespace {

@@ -14,7 +14,7 @@
 #include "common/base/ids.h"
 #include "common/base/messages.h"
 #include "common/base/time.h"
-#include "engines/run_spec.h"
+#include "engines/job_spec.h"
 
 namespace prd {
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "engines/explain.h"
-#include "engines/job_limits.h"
+#include "engines/run_limits.h"
 
 namespace prd {
 namespace {
@@ -163,7 +163,7 @@ Admission Admit(const RunState& run, const WorkerEnvelope& envelope) {
     return {.verdict = Verdict::kRefuse, .refusal = std::move(refusal)};
   }
   if (envelope.identity.high != run.identity().high) {
-    return refuse(Code::kAborted, "run " + std::to_string(run.run()) +
+    return refuse(Code::kAborted, "run " + std::to_string(run.id()) +
                                       " is another one here: the controller has lost its history, "
                                       "or its state directory is another");
   }

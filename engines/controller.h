@@ -23,11 +23,11 @@
 
 #include "common/base/messages.h"
 #include "common/base/time.h"
-#include "engines/job.h"
 #include "engines/peer_links.h"
 #include "engines/ports.h"
 #include "engines/presence.h"
 #include "engines/restorer.h"
+#include "engines/run.h"
 #include "engines/tombstones.h"
 #include "prd/status.h"
 
@@ -63,8 +63,8 @@ class Controller {
   //
   // A restored run takes no input for a while (restorer.h). If the history has lost its end, the
   // run ends (HistoryLost), and its workers come back to a new one.
-  Status Restore(Instant now, RunId run, JobSpec spec, std::string_view snapshot,
-                 std::uint64_t from, std::span<const Record> records);
+  Status Restore(Instant now, RunId id, JobSpec spec, std::string_view snapshot, std::uint64_t from,
+                 std::span<const Record> records);
 
   // This run has ended (Tombstones::RememberEnded). No worker that was trained in a run that was
   // finished, or in a run of the job before it, is admitted again.
@@ -101,7 +101,7 @@ class Controller {
   std::optional<Instant> NextDeadline() const;
 
   // The runs that have not ended, by id.
-  const std::map<RunId, std::unique_ptr<Job>>& jobs() const { return jobs_; }
+  const std::map<RunId, std::unique_ptr<Run>>& runs() const { return runs_; }
   // ns since the worker was last heard of; nullopt if it is not there.
   std::optional<DurationNs> Silence(Instant now, RunId run, Rank rank) const {
     return links_.Silence(now, run, rank);
@@ -138,23 +138,23 @@ class Controller {
     std::optional<Instant> due;  // as in `due_`
   };
 
-  void StepJob(Instant now, Job* job, const Input& input);
-  Status CheckSwitch(const Job& job, OperatorActed* act) const;
+  void StepRun(Instant now, Run* run, const Input& input);
+  Status CheckSwitch(const Run& run, OperatorActed* act) const;
   void StartNextRun(Instant now, RunId run, const NextRun& next);
   void StartNextRuns(Instant now);
-  void Begin(Instant now, std::int64_t wall_ns, const FormerRun& former, std::unique_ptr<Job> job);
+  void Begin(Instant now, std::int64_t wall_ns, const FormerRun& former, std::unique_ptr<Run> run);
   bool Foreign(const WorkerEnvelope& envelope) const;
-  Job* Running(const std::string& name) const;
+  Run* Running(const std::string& name) const;
   void OnHello(Instant now, std::int64_t wall_ns, const WorkerEnvelope& envelope);
-  void RefuseHello(Instant now, Job* job, const WorkerEnvelope& envelope, Refused refusal);
-  void OnMember(Instant now, Job* job, const WorkerEnvelope& envelope);
-  bool Confirm(Instant now, Job* job, Rank rank, const WorkerEnvelope& envelope);
-  void TakeHeld(Instant now, Job* job);
-  void NoteGone(const Job& job, std::span<const Record> records);
-  void NoteGone(const Job& job, Incarnation incarnation);
+  void RefuseHello(Instant now, Run* run, const WorkerEnvelope& envelope, Refused refusal);
+  void OnMember(Instant now, Run* run, const WorkerEnvelope& envelope);
+  bool Confirm(Instant now, Run* run, Rank rank, const WorkerEnvelope& envelope);
+  void TakeHeld(Instant now, Run* run);
+  void NoteGone(const Run& run, std::span<const Record> records);
+  void NoteGone(const Run& run, Incarnation incarnation);
   void Refuse(Incarnation to, Refused refusal);
-  void AckUnreachable(Instant now, const Job& job, const std::vector<Rank>& ranks);
-  void Schedule(const Job& job);
+  void AckUnreachable(Instant now, const Run& run, const std::vector<Rank>& ranks);
+  void Schedule(const Run& run);
   void TakeSnapshots();
   void DropEnded();
 
@@ -164,18 +164,18 @@ class Controller {
   Transport* transport_;
   RunId next_run_;
   std::uint64_t epoch_;
-  std::map<RunId, std::unique_ptr<Job>> jobs_;
+  std::map<RunId, std::unique_ptr<Run>> runs_;
   std::map<RunId, RunState> states_;
   std::map<std::string, RunId> by_name_;  // runs that have not ended
   Presence presence_;
   // A turn looks at the runs for which something is due or has happened, however many there are.
   std::set<std::pair<Instant, RunId>> due_;  // when Tick has something to do
-  std::vector<RunId> ended_;                 // of `jobs_`
+  std::vector<RunId> ended_;                 // of `runs_`
   std::vector<Record> records_;
   std::vector<ControllerEnvelope> sends_;
   Tombstones tombstones_;
   Restorer restorer_;
-  JobOutput output_;  // of one step; kept for its memory
+  RunOutput output_;  // of one step; kept for its memory
   Counters counters_;
   PeerLinks links_;
 };

@@ -1,5 +1,5 @@
 // The events that an engine gets. They name workers by rank. The job around the engine
-// (engines/job.h) has checked ranks, groups and iterations before.
+// (engines/run.h) has checked ranks, groups and iterations before.
 #ifndef PRD_ENGINES_EVENT_H_
 #define PRD_ENGINES_EVENT_H_
 

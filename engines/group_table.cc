@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "engines/job_limits.h"
+#include "engines/run_limits.h"
 
 namespace prd {
 

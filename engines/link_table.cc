@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engines/job_limits.h"
+#include "engines/run_limits.h"
 #include "engines/words.h"
 
 namespace prd {

@@ -1,6 +1,6 @@
 // The controller's end of its links with workers, for all runs: since when each worker is silent,
 // whether it acknowledges what it is sent, what it is sent again, and which acknowledgements it is
-// due. The messages themselves are in the job (Job::link). Not thread safe.
+// due. The messages themselves are in the job (Run::link). Not thread safe.
 //
 // REQUIRES: times that are passed do not decrease; a rank has a worker, or had one.
 #ifndef PRD_ENGINES_PEER_LINKS_H_
@@ -17,7 +17,7 @@
 #include "common/base/messages.h"
 #include "common/base/reliable_link.h"
 #include "common/base/time.h"
-#include "engines/job.h"
+#include "engines/run.h"
 
 namespace prd {
 
@@ -40,7 +40,7 @@ class PeerLinks {
     std::uint64_t processes_ended = 0;  // workers that were gone with their connection
   };
   // Told when a worker has begun to owe too many acknowledgements (OverAckLimit).
-  using OnOverAckLimit = std::function<void(const Job& job, Rank rank)>;
+  using OnOverAckLimit = std::function<void(const Run& run, Rank rank)>;
 
   // Messages go to the end of *out, in the name of this life of the controller. *out and *counters
   // must outlive it.
@@ -49,47 +49,47 @@ class PeerLinks {
       : epoch_(epoch), over_ack_limit_(std::move(over_ack_limit)), out_(out), counters_(counters) {}
 
   // The job must outlive its run here. Nobody counts as silent since before `now`.
-  void AddRun(Instant now, const Job& job);
-  void RemoveRun(const Job& job);
+  void AddRun(Instant now, const Run& run);
+  void RemoveRun(const Run& run);
 
   // ---- what comes from workers ----
 
   // A new incarnation has this rank.
-  void Joined(Instant now, const Job& job, Rank rank);
-  void Heard(Instant now, const Job& job, Rank rank);
+  void Joined(Instant now, const Run& run, Rank rank);
+  void Heard(Instant now, const Run& run, Rank rank);
   // The worker has received all up to `ack`. REQUIRES: it was sent that.
-  void OnAck(Instant now, Job* job, Rank rank, Seq ack);
+  void OnAck(Instant now, Run* run, Rank rank, Seq ack);
   // The job has taken the worker's message `seq`: an acknowledgement is due, unless a message
   // carries it before.
-  void OnTaken(Instant now, const Job& job, Rank rank, Seq seq);
+  void OnTaken(Instant now, const Run& run, Rank rank, Seq seq);
   // Answers, and sends again what was sent before the heartbeat before.
-  void OnHeartbeat(Instant now, const Job& job, Rank rank);
+  void OnHeartbeat(Instant now, const Run& run, Rank rank);
   // The worker has reached this life of the controller. What was on its way when the life before
   // ended is sent again.
-  void OnReturn(Instant now, const Job& job, Rank rank);
+  void OnReturn(Instant now, const Run& run, Rank rank);
   // Whether it owes too many acknowledgements. Nothing more should be taken from it, and nothing
   // should count as a sign of life.
-  bool OverAckLimit(const Job& job, Rank rank);
+  bool OverAckLimit(const Run& run, Rank rank);
   // The worker's connection has ended, or it has another one (`there`). True: NextDeadline may have
   // changed.
-  bool OnConnection(Instant now, const Job& job, Rank rank, bool there);
+  bool OnConnection(Instant now, const Run& run, Rank rank, bool there);
 
   // ---- what goes to them ----
 
-  void Send(const Job& job, Rank rank, ControllerEnvelope&& envelope);
-  void Acknowledge(Instant now, const Job& job, Rank rank);
+  void Send(const Run& run, Rank rank, ControllerEnvelope&& envelope);
+  void Acknowledge(Instant now, const Run& run, Rank rank);
   // Sends again what is not acknowledged, if it is time.
-  void Resend(Instant now, const Job& job, Rank rank) {
-    Resend(now, job, rank, job.link(rank).last_out());
+  void Resend(Instant now, const Run& run, Rank rank) {
+    Resend(now, run, rank, run.link(rank).last_out());
   }
 
   // ---- time ----
 
   // The end of the next worker of the run whose lease has run out, or that has not come back after
   // the end of its connection. REQUIRES: the job takes it before the next call.
-  std::optional<Input> NextLost(Instant now, const Job& job);
+  std::optional<Input> NextLost(Instant now, const Run& run);
   // When NextLost has something to do.
-  std::optional<Instant> NextDeadline(const Job& job) const;
+  std::optional<Instant> NextDeadline(const Run& run) const;
   void SendDueAcks(Instant now);
   std::optional<Instant> NextAck() const;
   // Call with every turn. A controller that was itself stopped for long (suspended, swapped out)
@@ -113,8 +113,8 @@ class PeerLinks {
     Instant at;
     Rank rank = kNoRank;
   };
-  struct Run {
-    const Job* job = nullptr;
+  struct RunLinks {
+    const Run* run = nullptr;
     std::vector<Contact> contacts;  // by rank
     std::deque<Timer> checks;       // of leases, in order of time
     std::deque<Timer> ends;         // Contact::ends_at, in order of time
@@ -126,18 +126,18 @@ class PeerLinks {
     Rank rank = kNoRank;
   };
 
-  Contact& At(const Job& job, Rank rank);
+  Contact& At(const Run& run, Rank rank);
   // To the worker, without a body.
-  ControllerEnvelope& Append(const Job& job, Rank rank);
-  void Resend(Instant now, const Job& job, Rank rank, Seq up_to);
-  std::optional<Rank> NextEnded(Instant now, const Job& job);
-  std::optional<Rank> NextExpired(Instant now, const Job& job);
+  ControllerEnvelope& Append(const Run& run, Rank rank);
+  void Resend(Instant now, const Run& run, Rank rank, Seq up_to);
+  std::optional<Rank> NextEnded(Instant now, const Run& run);
+  std::optional<Rank> NextExpired(Instant now, const Run& run);
 
   const std::uint64_t epoch_;
   const OnOverAckLimit over_ack_limit_;
   std::vector<ControllerEnvelope>* const out_;
   Counters* const counters_;
-  std::map<RunId, Run> runs_;
+  std::map<RunId, RunLinks> runs_;
   std::map<DurationNs, std::size_t> leases_;  // how many runs have this one
   std::deque<Ack> acks_;                      // in order of time
   std::optional<Instant> last_turn_;

@@ -23,34 +23,34 @@ Input ToInput(const RecordBody& body) {
   return DeadlineReached{};
 }
 
-// Whether a recorded input can be applied to this state: Job::Step takes nothing else.
-bool Applies(const Job& job, const Record& record) {
-  if (!IsInput(record.body) || job.ended() || record.now < job.last_now()) return false;
+// Whether a recorded input can be applied to this state: Run::Step takes nothing else.
+bool Applies(const Run& run, const Record& record) {
+  if (!IsInput(record.body) || run.ended() || record.now < run.last_now()) return false;
   if (const auto* from = std::get_if<FromWorker>(&record.body)) {
     return from->envelope.seq != 0 &&
-           job.Admit(from->envelope).verdict == Job::Admission::Verdict::kStep;
+           run.Admit(from->envelope).verdict == Admission::Verdict::kStep;
   }
-  const auto present = [&job](Rank rank) {
-    return rank >= 0 && static_cast<std::size_t>(rank) < job.workers().size() &&
-           job.workers()[static_cast<std::size_t>(rank)].state != Job::State::kAbsent;
+  const auto present = [&run](Rank rank) {
+    return rank >= 0 && static_cast<std::size_t>(rank) < run.workers().size() &&
+           run.workers()[static_cast<std::size_t>(rank)].state != WorkerState::kAbsent;
   };
   if (const auto* expired = std::get_if<LeaseExpired>(&record.body)) return present(expired->rank);
   if (const auto* ended = std::get_if<ProcessEnded>(&record.body)) return present(ended->rank);
   if (const auto* lost = std::get_if<HistoryLost>(&record.body)) return present(lost->rank);
   if (std::holds_alternative<HelloRefused>(record.body)) return true;
   if (const auto* acted = std::get_if<OperatorActed>(&record.body))
-    return job.CheckAct(*acted).ok();
-  const std::optional<Instant> deadline = job.NextDeadline();
+    return run.CheckAct(*acted).ok();
+  const std::optional<Instant> deadline = run.NextDeadline();
   return deadline && *deadline <= record.now;
 }
 
 }  // namespace
 
 Status Replay::Add(const Record& record) {
-  const std::uint64_t expected = open_.empty() ? job_->next_index() : open_.front().index;
-  if (record.run != job_->run() || record.index != expected) {
+  const std::uint64_t expected = open_.empty() ? run_->next_index() : open_.front().index;
+  if (record.run != run_->id() || record.index != expected) {
     return Diverged(record, "record " + std::to_string(expected) + " of run " +
-                                std::to_string(job_->run()) + " is missing before it");
+                                std::to_string(run_->id()) + " is missing before it");
   }
   if (!open_.empty()) {
     if (!(open_.front() == record)) return Diverged(record, "the replay decides otherwise there");
@@ -62,10 +62,10 @@ Status Replay::Add(const Record& record) {
   output_.sends.clear();
   if (const auto* started = std::get_if<RunStarted>(&record.body);
       started != nullptr && record.index == 0) {
-    job_->Start(record.now, started->wall_ns, started->identity, started->former, &output_);
+    run_->Start(record.now, started->wall_ns, started->identity, started->former, &output_);
     ++decisions_;
-  } else if (Applies(*job_, record)) {
-    job_->Step(record.now, ToInput(record.body), &output_);
+  } else if (Applies(*run_, record)) {
+    run_->Step(record.now, ToInput(record.body), &output_);
     ++inputs_;
   } else {
     return Diverged(record, "it does not follow from the records before it");

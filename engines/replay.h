@@ -6,7 +6,7 @@
 #include <deque>
 
 #include "common/base/history.h"
-#include "engines/job.h"
+#include "engines/run.h"
 #include "prd/status.h"
 
 namespace prd {
@@ -15,7 +15,7 @@ namespace prd {
 class Replay {
  public:
   // The job is fresh, or loaded from a snapshot; it must outlive the replay.
-  explicit Replay(Job* job) : job_(job) {}
+  explicit Replay(Run* run) : run_(run) {}
 
   // The next record: that of index job->next_index(), or a decision of the input before. kDataLoss:
   // a record is missing, or it is not what follows from those before; the job is of no use then.
@@ -28,9 +28,9 @@ class Replay {
   std::uint64_t decisions() const { return decisions_; }
 
  private:
-  Job* job_;
+  Run* run_;
   std::deque<Record> open_;
-  JobOutput output_;
+  RunOutput output_;
   std::uint64_t inputs_ = 0;
   std::uint64_t decisions_ = 0;
 };

@@ -10,14 +10,14 @@ constexpr std::size_t kMaxHeld = 4096;
 
 }  // namespace
 
-NextRun NextRunOf(const Job& job, Instant now) {
-  return {job.switching()->spec, job.WallAt(now), *job.next()};
+NextRun NextRunOf(const Run& run, Instant now) {
+  return {run.switching()->spec, run.WallAt(now), *run.next()};
 }
 
-void Restorer::Add(const Job& job) {
-  for (Rank rank = 0; static_cast<std::size_t>(rank) < job.workers().size(); ++rank) {
-    if (job.workers()[static_cast<std::size_t>(rank)].state == Job::State::kAbsent) continue;
-    runs_[job.run()].unheard[rank] = job.link(rank).last_out();
+void Restorer::Add(const Run& run) {
+  for (Rank rank = 0; static_cast<std::size_t>(rank) < run.workers().size(); ++rank) {
+    if (run.workers()[static_cast<std::size_t>(rank)].state == WorkerState::kAbsent) continue;
+    runs_[run.id()].unheard[rank] = run.link(rank).last_out();
   }
 }
 
@@ -31,9 +31,9 @@ bool Restorer::WaitsFor(RunId run, Rank rank) const {
   return waiting != runs_.end() && waiting->second.unheard.contains(rank);
 }
 
-bool Restorer::ProvesLoss(const Job& job, Rank rank, const WorkerEnvelope& envelope) const {
-  return envelope.ack > runs_.at(job.run()).unheard.at(rank) ||
-         envelope.oldest > job.link(rank).last_in() + 1;
+bool Restorer::ProvesLoss(const Run& run, Rank rank, const WorkerEnvelope& envelope) const {
+  return envelope.ack > runs_.at(run.id()).unheard.at(rank) ||
+         envelope.oldest > run.link(rank).last_in() + 1;
 }
 
 void Restorer::EndWait(RunId run, Rank rank) {

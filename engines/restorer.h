@@ -13,30 +13,30 @@
 #include "common/base/history.h"
 #include "common/base/messages.h"
 #include "common/base/time.h"
-#include "engines/job.h"
+#include "engines/run.h"
 
 namespace prd {
 
-// What a job goes on with in another run (Job::switching).
+// What a job goes on with in another run (Run::switching).
 struct NextRun {
   std::string spec;
   std::int64_t wall_ns = 0;
   FormerRun former;
 };
 // REQUIRES: job.next() is not null.
-NextRun NextRunOf(const Job& job, Instant now);
+NextRun NextRunOf(const Run& run, Instant now);
 
 class Restorer {
  public:
   // The run waits for all workers that are there. REQUIRES: it was restored just now.
-  void Add(const Job& job);
+  void Add(const Run& run);
   void Remove(RunId run) { runs_.erase(run); }
 
   // The run waits for a worker, for this one.
   bool Waits(RunId run) const;
   bool WaitsFor(RunId run, Rank rank) const;
   // The worker's message proves that the history has lost its end. REQUIRES: the run waits for it.
-  bool ProvesLoss(const Job& job, Rank rank, const WorkerEnvelope& envelope) const;
+  bool ProvesLoss(const Run& run, Rank rank, const WorkerEnvelope& envelope) const;
   // The worker has been heard, or is gone.
   void EndWait(RunId run, Rank rank);
 

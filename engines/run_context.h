@@ -11,9 +11,9 @@
 #include "common/base/messages.h"
 #include "engines/engine.h"
 #include "engines/event.h"
+#include "engines/job_spec.h"
 #include "engines/roster.h"
 #include "engines/run_journal.h"
-#include "engines/run_spec.h"
 
 namespace prd {
 

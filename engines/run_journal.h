@@ -15,7 +15,7 @@
 namespace prd {
 
 // Records and messages of one input, in order. Records have run, index and now filled in.
-struct JobOutput {
+struct RunOutput {
   struct Outgoing {
     Rank rank = kNoRank;
     ControllerEnvelope envelope;
@@ -30,7 +30,7 @@ class RunJournal {
   explicit RunJournal(RunId run) : run_(run) {}
 
   // Output goes there until End().
-  void Begin(Instant now, JobOutput* out) {
+  void Begin(Instant now, RunOutput* out) {
     now_ = now;
     out_ = out;
   }
@@ -55,7 +55,7 @@ class RunJournal {
   const RunId run_;
   std::uint64_t next_index_ = 0;
   Instant now_;
-  JobOutput* out_ = nullptr;
+  RunOutput* out_ = nullptr;
 };
 
 }  // namespace prd

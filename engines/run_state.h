@@ -1,4 +1,4 @@
-// The state of a run, to read: what prdctl, the daemon and tests see of a Job, and what its
+// The state of a run, to read: what prdctl, the daemon and tests see of a Run, and what its
 // explanations and checks are made from.
 //
 // The parts own the state. Each is wired here to those that it works with.
@@ -19,6 +19,7 @@
 #include "engines/gone_notices.h"
 #include "engines/group_table.h"
 #include "engines/held_groups.h"
+#include "engines/job_spec.h"
 #include "engines/link_table.h"
 #include "engines/number_calls.h"
 #include "engines/operator_orders.h"
@@ -27,7 +28,6 @@
 #include "engines/roster.h"
 #include "engines/run_context.h"
 #include "engines/run_journal.h"
-#include "engines/run_spec.h"
 #include "engines/run_switch.h"
 #include "engines/run_worker.h"
 #include "engines/start_barrier.h"
@@ -38,7 +38,7 @@ namespace prd {
 class RunState {
  public:
   // ---- the run ----
-  RunId run() const { return log_.run(); }
+  RunId id() const { return log_.run(); }
   const RunIdentity& identity() const { return identity_; }
   const JobSpec& spec() const { return spec_; }
   const Plan& plan() const { return plan_; }

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "common/base/text.h"
-#include "engines/job_limits.h"
+#include "engines/run_limits.h"
 #include "engines/words.h"
 
 namespace prd {

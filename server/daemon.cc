@@ -180,15 +180,15 @@ void Daemon::Housekeep(Instant now) {
   const std::size_t workers = Workers();
   if (workers_->routes() > 2 * workers + kSpareRoutes) {
     std::unordered_set<Incarnation> live;
-    for (const auto& [run, job] : controller_->jobs()) {
-      for (const Job::Worker& worker : job->workers()) {
-        if (worker.state != Job::State::kAbsent) live.insert(worker.incarnation);
+    for (const auto& [id, run] : controller_->runs()) {
+      for (const RunWorker& worker : run->workers()) {
+        if (worker.state != WorkerState::kAbsent) live.insert(worker.incarnation);
       }
     }
     workers_->Prune(live);
   }
   const std::string status =
-      "STATUS=" + std::to_string(controller_->jobs().size()) + " jobs, " + std::to_string(workers) +
+      "STATUS=" + std::to_string(controller_->runs().size()) + " jobs, " + std::to_string(workers) +
       " workers, listening on " + workers_->listener().endpoint() +
       (stalled_since_ ? "; the history cannot be written, see the log" : "") +
       (reload_refused_ ? "; the last reload was refused, see the log" : "");
@@ -231,7 +231,7 @@ void Daemon::PublishMetrics(Instant now) {
   page.Add("build_info", {{"version", PRD_VERSION}, {"protocol", std::to_string(kProtocolVersion)}},
            1);
   page.Add("start_time_seconds", {}, number(started_wall_ns_) / number(kSecond));
-  page.Add("jobs", {}, number(controller_->jobs().size()));
+  page.Add("jobs", {}, number(controller_->runs().size()));
   page.Add("workers", {}, number(Workers()));
   page.Add("jobs_waiting_for_start", {}, number(start_waits_.size()));
   page.Add("history_bytes", {}, number(disk_.bytes));
@@ -242,13 +242,13 @@ void Daemon::PublishMetrics(Instant now) {
   }
   page.Add("history_stalled", {}, stalled_since_ ? 1 : 0);
   page.Add("flush_seconds", {}, flushes_);
-  meters_->Write(now, WallNs(), controller_->jobs(), &page);
+  meters_->Write(now, WallNs(), controller_->runs(), &page);
   metrics_->Publish(std::move(page));
 }
 
 // Workers that are lost may come back, to a new run.
 bool Daemon::JobIsOver(Instant now) {
-  if (!controller_->jobs().empty()) {
+  if (!controller_->runs().empty()) {
     had_job_ = true;
     ends_at_.reset();
     return false;
@@ -269,16 +269,16 @@ bool Daemon::JobIsOver(Instant now) {
 void Daemon::TellStarts(Instant now) {
   std::map<RunId, StartWait> waits;
   std::size_t said = 0;
-  for (const auto& [run, job] : controller_->jobs()) {
-    const std::string why = job->StartWaits(now);
+  for (const auto& [id, run] : controller_->runs()) {
+    const std::string why = run->StartWaits(now);
     if (why.empty()) continue;
-    const auto known = start_waits_.find(run);
-    StartWait& wait = waits[run] = known != start_waits_.end()
-                                       ? known->second
-                                       : StartWait{now + kFirstStartWait, kFirstStartWait};
+    const auto known = start_waits_.find(id);
+    StartWait& wait = waits[id] = known != start_waits_.end()
+                                      ? known->second
+                                      : StartWait{now + kFirstStartWait, kFirstStartWait};
     if (now < wait.at) continue;
     if (++said <= kStartLines) {
-      spdlog::warn("run {} of job {}: {}", run, job->spec().name, why);
+      spdlog::warn("run {} of job {}: {}", id, run->spec().name, why);
     }
     wait.pause = std::min(2 * wait.pause, kLongestStartWait);
     wait.at = now + wait.pause;
@@ -332,15 +332,15 @@ void Daemon::Drain() {
     spdlog::warn("stops with messages that could not be recorded; workers send them again");
   }
   admin_->Stop();
-  spdlog::info("stopped: {} jobs go on with the next prd", controller_->jobs().size());
+  spdlog::info("stopped: {} jobs go on with the next prd", controller_->runs().size());
 }
 
 // ---- what there is ----
 
 std::size_t Daemon::Workers() const {
   std::size_t workers = 0;
-  for (const auto& [run, job] : controller_->jobs())
-    workers += static_cast<std::size_t>(job->live());
+  for (const auto& [id, run] : controller_->runs())
+    workers += static_cast<std::size_t>(run->live());
   return workers;
 }
 
@@ -438,10 +438,10 @@ DaemonStatus Daemon::StatusAt(Instant now) const {
   std::uint64_t groups = 0;
   for (const auto& [engine, formed] : recorder_->groups()) groups += formed;
   status.counters.emplace_back("groups_formed", groups);
-  for (const auto& [run, job] : controller_->jobs()) {
-    for (Rank rank = 0; static_cast<std::size_t>(rank) < job->workers().size(); ++rank) {
-      if (const std::optional<DurationNs> silent = controller_->Silence(now, run, rank)) {
-        status.silences.push_back({.run = run, .rank = rank, .silent_ns = *silent});
+  for (const auto& [id, run] : controller_->runs()) {
+    for (Rank rank = 0; static_cast<std::size_t>(rank) < run->workers().size(); ++rank) {
+      if (const std::optional<DurationNs> silent = controller_->Silence(now, id, rank)) {
+        status.silences.push_back({.run = id, .rank = rank, .silent_ns = *silent});
       }
     }
   }

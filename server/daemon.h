@@ -65,7 +65,7 @@ class Daemon {
   void ReadSignals();
   void Reload();
   void SwitchLive(const Config& before);
-  std::string WhyRevoked(const Job& job, const Job::Worker& worker) const;
+  std::string WhyRevoked(const prd::Run& run, const RunWorker& worker) const;
   void EvictRevoked(Instant now);
   void Turn(Instant now);
   void TakeMessages(Instant now, bool hellos);

@@ -214,11 +214,11 @@ Status Daemon::Recover() {
           .refused = [this](const std::string& job,
                             const HelloRefused& refused) { TellRefused(job, refused); },
           .over_ack_limit =
-              [](const Job& job, Rank rank) {
+              [](const prd::Run& run, Rank rank) {
                 spdlog::warn(
                     "run {}: rank {} acknowledges nothing; no message is taken from it "
                     "until it does, or its lease runs out",
-                    job.run(), rank);
+                    run.id(), rank);
               }},
       [this](const std::string& job) { return FindJob(config_, job); }, recorder_.get(),
       workers_.get());
@@ -226,11 +226,11 @@ Status Daemon::Recover() {
   const Result<RestoreSummary> summary = RestoreRuns(Now(), history_.get(), controller_.get());
   if (!summary.ok()) return summary.status();
   revoking_ = true;  // by what the config said before
-  for (const auto& [run, job] : controller_->jobs()) {
-    recorder_->Know(run, std::string(EngineName(job->spec().engine)));
-    if (meters_ != nullptr) meters_->Know(Now(), *job);
-    for (const Job::Worker& worker : job->workers()) {
-      if (worker.state != Job::State::kAbsent) workers_->Know(worker.incarnation, worker.token);
+  for (const auto& [id, run] : controller_->runs()) {
+    recorder_->Know(id, std::string(EngineName(run->spec().engine)));
+    if (meters_ != nullptr) meters_->Know(Now(), *run);
+    for (const RunWorker& worker : run->workers()) {
+      if (worker.state != WorkerState::kAbsent) workers_->Know(worker.incarnation, worker.token);
     }
   }
   return Status::Ok();
@@ -297,8 +297,8 @@ void Daemon::Reload() {
 // Jobs that run and whose tables say that a reload counts for them.
 void Daemon::SwitchLive(const Config& before) {
   std::vector<std::string> jobs;
-  for (const auto& [run, job] : controller_->jobs()) {
-    if (!job->ended()) jobs.push_back(job->spec().name);
+  for (const auto& [id, run] : controller_->runs()) {
+    if (!run->ended()) jobs.push_back(run->spec().name);
   }
   for (const std::string& job : jobs) {
     const std::optional<JobSpec> to = LiveSwitch(before, config_, job);
@@ -321,13 +321,13 @@ void Daemon::SwitchLive(const Config& before) {
 
 // Why the worker's messages are refused from now on; empty: they are not. One whose key or user
 // belongs to another identity by now comes back as that one.
-std::string Daemon::WhyRevoked(const Job& job, const Job::Worker& worker) const {
+std::string Daemon::WhyRevoked(const prd::Run& run, const RunWorker& worker) const {
   const std::string_view who = workers_->WhoIs(worker.incarnation);
-  if (worker.state == Job::State::kAbsent || (who.empty() && worker.identity.empty())) return {};
+  if (worker.state == WorkerState::kAbsent || (who.empty() && worker.identity.empty())) return {};
   const Rights* rights = who.empty() ? access_->Named(worker.identity) : access_->Find(who);
   if (rights == nullptr) return "the daemon's config does not let it in any more";
-  if (rights->trains && rights->Covers(job.spec().name)) return {};
-  return "it may not train in job " + job.spec().name;
+  if (rights->trains && rights->Covers(run.spec().name)) return {};
+  return "it may not train in job " + run.spec().name;
 }
 
 // Workers that may not train in their jobs any more are out at once, for the others, too. A run
@@ -342,18 +342,18 @@ void Daemon::EvictRevoked(Instant now) {
     std::vector<std::pair<Rank, std::string>> ranks;  // and why
   };
   std::map<std::pair<RunId, std::string>, Revoked> revoked;
-  for (const auto& [run, job] : controller_->jobs()) {
-    if (job->ended()) continue;
-    for (Rank rank = 0; static_cast<std::size_t>(rank) < job->workers().size(); ++rank) {
-      const Job::Worker& worker = job->workers()[static_cast<std::size_t>(rank)];
-      std::string why = WhyRevoked(*job, worker);
+  for (const auto& [id, run] : controller_->runs()) {
+    if (run->ended()) continue;
+    for (Rank rank = 0; static_cast<std::size_t>(rank) < run->workers().size(); ++rank) {
+      const RunWorker& worker = run->workers()[static_cast<std::size_t>(rank)];
+      std::string why = WhyRevoked(*run, worker);
       if (why.empty()) continue;
       const std::string who = worker.identity.empty()
                                   ? std::string(workers_->WhoIs(worker.incarnation))
                                   : "identity " + worker.identity;
-      Revoked& of = revoked[{run, who}];
-      of.run = run;
-      of.job = job->spec().name;
+      Revoked& of = revoked[{id, who}];
+      of.run = id;
+      of.job = run->spec().name;
       of.who = who;
       of.ranks.emplace_back(rank, who + ": " + why);
     }

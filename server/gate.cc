@@ -10,9 +10,9 @@ constexpr std::uint32_t kRetryMs = 1000;
 constexpr std::size_t kMaxName = 257;
 
 // The job that the message is about; null: no run that there is.
-const Job* JobOf(const Controller& controller, const WorkerEnvelope& envelope) {
-  const auto job = controller.jobs().find(envelope.run);
-  return job == controller.jobs().end() ? nullptr : job->second.get();
+const Run* JobOf(const Controller& controller, const WorkerEnvelope& envelope) {
+  const auto run = controller.runs().find(envelope.run);
+  return run == controller.runs().end() ? nullptr : run->second.get();
 }
 
 }  // namespace
@@ -20,11 +20,11 @@ const Job* JobOf(const Controller& controller, const WorkerEnvelope& envelope) {
 Gate::Verdict Gate::Check(Instant now, const Sender& sender, WorkerEnvelope* envelope,
                           Refused* refusal) {
   auto* hello = std::get_if<Hello>(&envelope->body);
-  const Job* job = hello != nullptr ? nullptr : JobOf(*controller_, *envelope);
+  const Run* run = hello != nullptr ? nullptr : JobOf(*controller_, *envelope);
   std::string other;  // no name of a run there is
   if (hello != nullptr)
     other = hello->job.substr(0, kMaxName);  // the controller refuses longer ones
-  const std::string& name = job != nullptr ? job->spec().name : other;
+  const std::string& name = run != nullptr ? run->spec().name : other;
   const Rights* rights = sender.rights;
   const auto refuse = [&](Code code, const std::string& why, std::uint32_t retry_ms = 0) {
     const Peer peer = PeerOf(*sender.part);
@@ -44,7 +44,7 @@ Gate::Verdict Gate::Check(Instant now, const Sender& sender, WorkerEnvelope* env
                   kRetryMs);
   }
   // What is of no run there is, is for the controller to refuse.
-  if (hello == nullptr && job == nullptr) return Verdict::kPass;
+  if (hello == nullptr && run == nullptr) return Verdict::kPass;
   if (!rights->trains || !rights->Covers(name)) {
     return refuse(Code::kFailedPrecondition, "it may not train in job " + name);
   }
@@ -67,7 +67,7 @@ Gate::Verdict Gate::Check(Instant now, const Sender& sender, WorkerEnvelope* env
     NoteArrival(PeerOf(*sender.part), *rights, *envelope, *hello);
     return Verdict::kPass;
   }
-  const std::vector<Job::Worker>& workers = job->workers();
+  const std::vector<RunWorker>& workers = run->workers();
   const auto rank = static_cast<std::size_t>(envelope->rank);
   if (envelope->rank < 0 || rank >= workers.size() ||
       workers[rank].incarnation != envelope->incarnation ||

@@ -29,19 +29,19 @@ const std::vector<double>& MemberBounds() {
 
 double Seconds(DurationNs ns) { return static_cast<double>(ns) / static_cast<double>(kSecond); }
 
-const char* Word(Job::State state) {
+const char* Word(WorkerState state) {
   switch (state) {
-    case Job::State::kAbsent:
-    case Job::State::kJoining:
-    case Job::State::kStarting:
-    case Job::State::kAdopting:
+    case WorkerState::kAbsent:
+    case WorkerState::kJoining:
+    case WorkerState::kStarting:
+    case WorkerState::kAdopting:
       return "joining";
-    case Job::State::kActive:
+    case WorkerState::kActive:
       return "training";
-    case Job::State::kPaused:
+    case WorkerState::kPaused:
       return "paused";
-    case Job::State::kFinishing:
-    case Job::State::kFinal:
+    case WorkerState::kFinishing:
+    case WorkerState::kFinal:
       return "finishing";
   }
   return "joining";
@@ -52,7 +52,7 @@ const char* Word(Job::State state) {
 JobMeters::Series::Series()
     : waiting(TimeBounds()), reducing(TimeBounds()), members(MemberBounds()) {}
 
-JobMeters::Run& JobMeters::Begin(Instant now, RunId id, const RunStarted& started) {
+JobMeters::RunMeters& JobMeters::Begin(Instant now, RunId id, const RunStarted& started) {
   Forget(now);
   Key key{started.job, started.engine};
   std::set<std::string_view> own;
@@ -63,7 +63,7 @@ JobMeters::Run& JobMeters::Begin(Instant now, RunId id, const RunStarted& starte
   if (own.size() >= kMostJobs && !own.contains(started.job)) key.first = kOther;
   Series* series = &series_[key];
   ++series->runs;
-  Run& run = runs_[id];
+  RunMeters& run = runs_[id];
   run.key = key;
   run.begun = now;
   run.since_at = now;
@@ -75,29 +75,29 @@ JobMeters::Run& JobMeters::Begin(Instant now, RunId id, const RunStarted& starte
   return run;
 }
 
-void JobMeters::Know(Instant now, const Job& job) {
-  const RunStarted started{.job = job.spec().name,
-                           .engine = std::string(EngineName(job.spec().engine)),
-                           .spec = JobSpecToToml(job.spec())};
-  Run& run = Begin(now, job.run(), started);
+void JobMeters::Know(Instant now, const Run& run) {
+  const RunStarted started{.job = run.spec().name,
+                           .engine = std::string(EngineName(run.spec().engine)),
+                           .spec = JobSpecToToml(run.spec())};
+  RunMeters& meters = Begin(now, run.id(), started);
   const auto tell = [&](RecordBody body) {
-    run.pace->Add({.run = job.run(), .index = 1, .now = now, .body = std::move(body)});
+    meters.pace->Add({.run = run.id(), .index = 1, .now = now, .body = std::move(body)});
   };
   tell(started);
-  for (Rank rank = 0; static_cast<std::size_t>(rank) < job.workers().size(); ++rank) {
+  for (Rank rank = 0; static_cast<std::size_t>(rank) < run.workers().size(); ++rank) {
     const auto index = static_cast<std::size_t>(rank);
-    const Job::Worker& worker = job.workers()[index];
-    if (worker.state == Job::State::kActive) {
+    const RunWorker& worker = run.workers()[index];
+    if (worker.state == WorkerState::kActive) {
       tell(WorkerJoined{
           .rank = rank, .incarnation = worker.incarnation, .iteration = worker.iteration});
-      run.progress = now;
+      meters.progress = now;
     }
-    if (index < job.tallies().size() && job.tallies()[index].known) {
-      run.told[rank] = {.steps = job.tallies()[index].last.steps,
-                        .incarnation = worker.incarnation};
+    if (index < run.tallies().size() && run.tallies()[index].known) {
+      meters.told[rank] = {.steps = run.tallies()[index].last.steps,
+                           .incarnation = worker.incarnation};
     }
   }
-  for (const auto& [id, group] : job.groups()) run.open[id] = group.since;
+  for (const auto& [id, group] : run.groups()) meters.open[id] = group.since;
 }
 
 void JobMeters::Add(const Record& record) {
@@ -105,7 +105,7 @@ void JobMeters::Add(const Record& record) {
   if (started != nullptr) Begin(record.now, record.run, *started);
   const auto found = runs_.find(record.run);
   if (found == runs_.end()) return;
-  Run& run = found->second;
+  RunMeters& run = found->second;
   Series& series = series_.at(run.key);
   if (run.pace != nullptr) run.pace->Add(record);
   if (const auto* from = std::get_if<FromWorker>(&record.body)) {
@@ -119,7 +119,8 @@ void JobMeters::Add(const Record& record) {
   }
 }
 
-void JobMeters::OnWorker(Instant now, const WorkerEnvelope& envelope, Run* run, Series* series) {
+void JobMeters::OnWorker(Instant now, const WorkerEnvelope& envelope, RunMeters* run,
+                         Series* series) {
   if (const auto* hello = std::get_if<Hello>(&envelope.body)) {
     run->brought[envelope.incarnation] = hello->own.steps;
   } else if (const auto* ready = std::get_if<Ready>(&envelope.body)) {
@@ -137,7 +138,7 @@ void JobMeters::OnWorker(Instant now, const WorkerEnvelope& envelope, Run* run, 
 
 // A process that takes a rank over goes on from what was told under it. What a worker has done
 // while the controller did not hear it is told by its Hello.
-void JobMeters::Bring(Rank rank, Incarnation incarnation, Run* run, Series* series) {
+void JobMeters::Bring(Rank rank, Incarnation incarnation, RunMeters* run, Series* series) {
   Told& told = run->told[rank];
   if (told.incarnation == incarnation) return;
   told.incarnation = incarnation;
@@ -150,8 +151,8 @@ void JobMeters::Bring(Rank rank, Incarnation incarnation, Run* run, Series* seri
   run->brought.erase(brought);
 }
 
-void JobMeters::OnSteps(Instant now, const WorkerEnvelope& envelope, std::int64_t own, Run* run,
-                        Series* series) {
+void JobMeters::OnSteps(Instant now, const WorkerEnvelope& envelope, std::int64_t own,
+                        RunMeters* run, Series* series) {
   Bring(envelope.rank, envelope.incarnation, run, series);
   Told& told = run->told[envelope.rank];
   const std::int64_t more = own - told.steps.value_or(0);
@@ -165,7 +166,7 @@ void JobMeters::OnSteps(Instant now, const WorkerEnvelope& envelope, std::int64_
   run->progress = now;
 }
 
-void JobMeters::OnDecision(const Record& record, Run* run, Series* series) {
+void JobMeters::OnDecision(const Record& record, RunMeters* run, Series* series) {
   const meters::Moved moved(record.body);
   if (const auto* formed = std::get_if<GroupFormed>(&record.body)) {
     series->members.Observe(static_cast<double>(formed->members.size()));
@@ -194,54 +195,56 @@ void JobMeters::Forget(Instant now) {
   });
 }
 
-void JobMeters::Look(Instant now, const Job& job, Run* run, Now* of) {
+void JobMeters::Look(Instant now, const Run& run, RunMeters* meters, Now* of) {
   bool trains = false;
-  for (const Job::Worker& worker : job.workers()) {
-    if (worker.state == Job::State::kAbsent) continue;
+  for (const RunWorker& worker : run.workers()) {
+    if (worker.state == WorkerState::kAbsent) continue;
     ++of->workers[Word(worker.state)];
-    trains = trains || worker.state < Job::State::kPaused;
+    trains = trains || worker.state < WorkerState::kPaused;
   }
-  of->started += static_cast<std::size_t>(job.start_workers());
-  of->links_broken += job.broken_links().size();
-  of->replicas_differ += job.divergence().ranks.size();
+  of->started += static_cast<std::size_t>(run.start_workers());
+  of->links_broken += run.broken_links().size();
+  of->replicas_differ += run.divergence().ranks.size();
   // A worker that pauses or finishes need not make progress, and nobody in a paused job;
   // the clock begins anew when they train again.
-  trains = trains && !job.paused();
-  if (!trains && run->progress) run->progress = now;
-  if (trains && run->progress) {
-    of->progress = std::min(of->progress.value_or(*run->progress), *run->progress);
+  trains = trains && !run.paused();
+  if (!trains && meters->progress) meters->progress = now;
+  if (trains && meters->progress) {
+    of->progress = std::min(of->progress.value_or(*meters->progress), *meters->progress);
     of->interval_s =
-        std::max(of->interval_s, run->interval_s > 0 ? run->interval_s : kFirstInterval);
+        std::max(of->interval_s, meters->interval_s > 0 ? meters->interval_s : kFirstInterval);
   }
-  if (job.StartWaits(now).empty()) {
-    run->most_here = 0;
+  if (run.StartWaits(now).empty()) {
+    meters->most_here = 0;
   } else {
-    if (job.live() > run->most_here) run->came = now;
-    run->most_here = std::max(run->most_here, job.live());
-    of->came = std::min(of->came.value_or(run->came), run->came);
+    if (run.live() > meters->most_here) meters->came = now;
+    meters->most_here = std::max(meters->most_here, run.live());
+    of->came = std::min(of->came.value_or(meters->came), meters->came);
   }
-  if (!run->open.empty()) {
-    const Instant open = run->open.begin()->second;
+  if (!meters->open.empty()) {
+    const Instant open = meters->open.begin()->second;
     of->open = std::min(of->open.value_or(open), open);
   }
-  if (run->pace == nullptr) return;
-  const std::map<Rank, double> owed = run->pace->Owed();
+  if (meters->pace == nullptr) return;
+  const std::map<Rank, double> owed = meters->pace->Owed();
   for (const auto& [rank, ns] : owed) {
-    const auto before = run->before.find(rank);
-    const double late = ns - (before == run->before.end() ? 0 : before->second);
+    const auto before = meters->before.find(rank);
+    const double late = ns - (before == meters->before.end() ? 0 : before->second);
     if (late > 0) of->owed[rank] += late;
   }
-  if (now - run->since_at < kWindow) return;
-  run->before = std::exchange(run->since, owed);
-  run->since_at = now;
+  if (now - meters->since_at < kWindow) return;
+  meters->before = std::exchange(meters->since, owed);
+  meters->since_at = now;
 }
 
 void JobMeters::Write(Instant now, std::int64_t wall_ns, const Jobs& jobs, MetricsPage* page) {
   Forget(now);
   std::map<Key, Now> present;
-  for (const auto& [id, job] : jobs) {
-    const auto run = runs_.find(id);
-    if (run != runs_.end()) Look(now, *job, &run->second, &present[run->second.key]);
+  for (const auto& [id, run] : jobs) {
+    const auto found = runs_.find(id);
+    if (found == runs_.end()) continue;
+    RunMeters& meters = found->second;
+    Look(now, *run, &meters, &present[meters.key]);
   }
   const auto wall = [&](Instant at) { return Seconds(wall_ns - (now - at)); };
   for (const auto& [key, series] : series_) {

@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "common/base/history.h"
-#include "engines/job.h"
+#include "engines/run.h"
 #include "server/meters/stragglers.h"
 #include "server/metrics.h"
 
@@ -23,7 +23,7 @@ namespace prd {
 
 class JobMeters {
  public:
-  using Jobs = std::map<RunId, std::unique_ptr<Job>>;
+  using Jobs = std::map<RunId, std::unique_ptr<Run>>;
 
   static constexpr std::size_t kMostJobs = 100;
   static constexpr DurationNs kForget = 600 * kSecond;
@@ -36,7 +36,7 @@ class JobMeters {
   // The records of all runs, in order.
   void Add(const Record& record);
   // A run that was restored: what came before is not counted.
-  void Know(Instant now, const Job& job);
+  void Know(Instant now, const Run& run);
   // `wall_ns`: the Unix time of `now`.
   void Write(Instant now, std::int64_t wall_ns, const Jobs& jobs, MetricsPage* page);
 
@@ -64,7 +64,7 @@ class JobMeters {
     Incarnation incarnation = 0;
   };
 
-  struct Run {
+  struct RunMeters {
     Key key;
     Instant begun;
     std::unique_ptr<meters::PaceMeter> pace;
@@ -91,20 +91,20 @@ class JobMeters {
     std::optional<Instant> progress;  // the oldest
     double interval_s = 0;
     std::optional<Instant> open;  // the oldest
-    std::optional<Instant> came;  // Run::came, the oldest
+    std::optional<Instant> came;  // RunMeters::came, the oldest
     std::map<Rank, double> owed;  // of late
   };
 
-  Run& Begin(Instant now, RunId run, const RunStarted& started);
-  void OnWorker(Instant now, const WorkerEnvelope& envelope, Run* run, Series* series);
-  void OnDecision(const Record& record, Run* run, Series* series);
-  void Bring(Rank rank, Incarnation incarnation, Run* run, Series* series);
-  void OnSteps(Instant now, const WorkerEnvelope& envelope, std::int64_t own, Run* run,
+  RunMeters& Begin(Instant now, RunId run, const RunStarted& started);
+  void OnWorker(Instant now, const WorkerEnvelope& envelope, RunMeters* run, Series* series);
+  void OnDecision(const Record& record, RunMeters* run, Series* series);
+  void Bring(Rank rank, Incarnation incarnation, RunMeters* run, Series* series);
+  void OnSteps(Instant now, const WorkerEnvelope& envelope, std::int64_t own, RunMeters* run,
                Series* series);
-  void Look(Instant now, const Job& job, Run* run, Now* of);
+  void Look(Instant now, const Run& run, RunMeters* meters, Now* of);
   void Forget(Instant now);
 
-  std::map<RunId, Run> runs_;
+  std::map<RunId, RunMeters> runs_;
   std::map<Key, Series> series_;
 };
 

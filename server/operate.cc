@@ -9,12 +9,12 @@
 namespace prd {
 namespace {
 
-// The workers of the job that are on the host, as Job takes it.
-std::vector<Rank> OnHost(const Job& job, const std::string& host) {
+// The workers of the job that are on the host, as Run takes it.
+std::vector<Rank> OnHost(const Run& run, const std::string& host) {
   std::vector<Rank> ranks;
-  for (std::size_t i = 0; i < job.workers().size(); ++i) {
-    const Job::Worker& worker = job.workers()[i];
-    const bool there = worker.state != Job::State::kAbsent;
+  for (std::size_t i = 0; i < run.workers().size(); ++i) {
+    const RunWorker& worker = run.workers()[i];
+    const bool there = worker.state != WorkerState::kAbsent;
     if (there && (worker.host == host || worker.host_name == host)) {
       ranks.push_back(static_cast<Rank>(i));
     }
@@ -22,12 +22,12 @@ std::vector<Rank> OnHost(const Job& job, const std::string& host) {
   return ranks;
 }
 
-const Job* Find(const Controller& controller, const std::string& name) {
+const Run* Find(const Controller& controller, const std::string& name) {
   const auto found =
-      std::find_if(controller.jobs().begin(), controller.jobs().end(), [&](const auto& entry) {
+      std::find_if(controller.runs().begin(), controller.runs().end(), [&](const auto& entry) {
         return entry.second->spec().name == name && !entry.second->ended();
       });
-  return found == controller.jobs().end() ? nullptr : found->second.get();
+  return found == controller.runs().end() ? nullptr : found->second.get();
 }
 
 std::string Done(const OperatorActed& what, const std::string& job,
@@ -77,9 +77,9 @@ Result<std::string> Operate(Instant now, const Rights& rights, const Act& act,
   }
   std::vector<std::string> jobs;
   if (!act.job.empty()) jobs.push_back(act.job);
-  for (const auto& [run, job] : controller->jobs()) {
-    const bool wanted = act.job.empty() && !job->ended() && rights.Covers(job->spec().name);
-    if (wanted && !OnHost(*job, act.what.host).empty()) jobs.push_back(job->spec().name);
+  for (const auto& [id, run] : controller->runs()) {
+    const bool wanted = act.job.empty() && !run->ended() && rights.Covers(run->spec().name);
+    if (wanted && !OnHost(*run, act.what.host).empty()) jobs.push_back(run->spec().name);
   }
   if (jobs.empty()) {
     return Status(Code::kNotFound, "no job has a worker on host " + act.what.host);
@@ -89,16 +89,16 @@ Result<std::string> Operate(Instant now, const Rights& rights, const Act& act,
   for (const std::string& name : jobs) {
     // A job that is not its own is to it as if there were none.
     if (!rights.Covers(name)) return Status(Code::kNotFound, "no run of job " + name + " goes on");
-    const Job* job = Find(*controller, name);
+    const Run* run = Find(*controller, name);
     const std::vector<Rank> drained =
-        drains && job != nullptr ? OnHost(*job, act.what.host) : std::vector<Rank>();
+        drains && run != nullptr ? OnHost(*run, act.what.host) : std::vector<Rank>();
     OperatorActed what = act.what;
     std::string pace;
-    if (what.verb == OperatorVerb::kSwitch && job != nullptr) {
-      const Result<JobSpec> spec = SwitchedSpec(job->spec(), what.spec);
+    if (what.verb == OperatorVerb::kSwitch && run != nullptr) {
+      const Result<JobSpec> spec = SwitchedSpec(run->spec(), what.spec);
       if (!spec.ok()) return spec.status();
       what.spec = spec->text;
-      pace = SlowestSetsPace(spec->engine, job->live());
+      pace = SlowestSetsPace(spec->engine, run->live());
     }
     const Status status = controller->Act(now, name, what);
     if (!status.ok()) {

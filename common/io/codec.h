@@ -31,7 +31,7 @@ std::string Encode(const Message& message) {
 }
 
 // Texts that go from here to other workers, the log and the history are cut (kMaxText); in a
-// Hello, they are refused when they are longer (job_limits.h).
+// Hello, they are refused when they are longer (run_limits.h).
 Result<WorkerEnvelope> DecodeWorkerEnvelope(std::string_view bytes);
 Result<ControllerEnvelope> DecodeControllerEnvelope(std::string_view bytes);
 Result<Record> DecodeRecord(std::string_view bytes);

@@ -59,7 +59,7 @@ void RocksHistory::Change(const Record& record) {
     const auto known = runs_.find(record.run);
     if (known == runs_.end() || !known->second.info.begun) Changed(record.run).begun = true;
   } else if (const auto* acted = std::get_if<OperatorActed>(&record.body)) {
-    // As Job::OnAct has it.
+    // As Run::OnAct has it.
     if (acted->verb == OperatorVerb::kPause) {
       Changed(record.run).paused = true;
     } else if (acted->verb == OperatorVerb::kResume || acted->verb == OperatorVerb::kEnd) {

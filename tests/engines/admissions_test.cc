@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "engines/job_limits.h"
 #include "engines/operator_orders.h"
+#include "engines/run_limits.h"
 
 namespace prd {
 namespace {

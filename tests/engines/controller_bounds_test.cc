@@ -110,7 +110,7 @@ class BoundsTest : public testing::Test, public History, public Transport {
   }
   // Says again what was not taken.
   void Repeat(Client& client) {
-    Seq seq = JobOf(client).link(client.rank).last_in();
+    Seq seq = RunOf(client).link(client.rank).last_in();
     while (seq < client.out) {
       ++seq;
       Tell(client, seq, client.said[seq - 2]);  // the Hello was the first
@@ -141,7 +141,7 @@ class BoundsTest : public testing::Test, public History, public Transport {
     }
     return true;
   }
-  const Job& JobOf(const Client& client) { return *controller_.jobs().at(client.run); }
+  const prd::Run& RunOf(const Client& client) { return *controller_.runs().at(client.run); }
 
   Instant now_{kSecond};
   int asked_ = 0;
@@ -154,8 +154,8 @@ class BoundsTest : public testing::Test, public History, public Transport {
   Controller controller_{{.snapshot_every = 50,
                           .random = [this] { return ++drawn_; },
                           .over_ack_limit =
-                              [this](const Job& job, Rank rank) {
-                                owing_.push_back(job.spec().name + " " + std::to_string(rank));
+                              [this](const prd::Run& run, Rank rank) {
+                                owing_.push_back(run.spec().name + " " + std::to_string(rank));
                               }},
                          [this](const std::string& name) -> Result<JobSpec> { return Spec(name); },
                          this,
@@ -201,7 +201,7 @@ TEST_F(BoundsTest, FromAWorkerThatNeverAcknowledgesNothingMoreIsTaken) {
   while (i < 100'000 && Round(*a, *b, i)) ++i;
   EXPECT_EQ(controller_.counters().over_ack_limit, 1u);
   EXPECT_THAT(owing_, testing::ElementsAre("job 0"));
-  const std::size_t unacked = JobOf(*a).link(0).unacked().size();
+  const std::size_t unacked = RunOf(*a).link(0).unacked().size();
   EXPECT_LT(unacked * 512, 2 * PeerLinks::kMaxUnacked);
   const std::size_t records = records_;
   for (int k = 0; k < 10; ++k) Tell(*a, a->out, Ready{.iteration = i});
@@ -209,13 +209,13 @@ TEST_F(BoundsTest, FromAWorkerThatNeverAcknowledgesNothingMoreIsTaken) {
   // Its lease runs out though it beats, and the other one goes on.
   for (int k = 0; k < 30; ++k) {
     now_ = now_ + 100 * kMillisecond;
-    if (JobOf(*b).live() == 2) Beat(*a);
+    if (RunOf(*b).live() == 2) Beat(*a);
     Beat(*b);
     Tick();
   }
   EXPECT_EQ(controller_.counters().leases_expired, 1u);
-  EXPECT_EQ(JobOf(*b).live(), 1);
-  EXPECT_EQ(JobOf(*b).workers()[1].state, Job::State::kActive);
+  EXPECT_EQ(RunOf(*b).live(), 1);
+  EXPECT_EQ(RunOf(*b).workers()[1].state, WorkerState::kActive);
 }
 
 // It may not read at all: what is sent to it waits in the system, up to a number of messages.
@@ -227,16 +227,16 @@ TEST_F(BoundsTest, AWorkerThatOwesLittleIsNotSentItAgainForEver) {
     a->acknowledges = false;
     for (Iteration i = 2; i <= 6; ++i) ASSERT_TRUE(Round(*a, *b, i));
     const std::uint64_t resent = controller_.counters().resent;
-    const std::size_t unacked = JobOf(*a).link(0).unacked().size();
+    const std::size_t unacked = RunOf(*a).link(0).unacked().size();
     ASSERT_LE(unacked, PeerLinks::kMinUnacked);
     for (int k = 0; k < 600; ++k) {
       now_ = now_ + 100 * kMillisecond;
       if (late && k == 100) a->acknowledges = true;
-      if (JobOf(*b).live() == 2) Beat(*a);
+      if (RunOf(*b).live() == 2) Beat(*a);
       Beat(*b);
       Tick();
     }
-    EXPECT_EQ(JobOf(*b).live(), late ? 2 : 1);
+    EXPECT_EQ(RunOf(*b).live(), late ? 2 : 1);
     const std::uint64_t times = PeerLinks::kResentInVain + kLease / kSecond + 1;
     EXPECT_LE(controller_.counters().resent - resent, times * unacked);
     EXPECT_THAT(owing_, testing::ElementsAre("never 0"));
@@ -249,18 +249,18 @@ TEST_F(BoundsTest, AWorkerThatAcknowledgesInTimeGoesOn) {
   Iteration i = 1;
   while (i < 100'000 && Round(*a, *b, i)) ++i;
   ASSERT_EQ(controller_.counters().over_ack_limit, 1u);
-  EXPECT_LT(JobOf(*a).link(0).last_in(), a->out);
+  EXPECT_LT(RunOf(*a).link(0).last_in(), a->out);
   a->acknowledges = true;
   Repeat(*a);
-  EXPECT_EQ(JobOf(*a).link(0).last_in(), a->out);
+  EXPECT_EQ(RunOf(*a).link(0).last_in(), a->out);
   for (int k = 0; k < 30; ++k) {
     now_ = now_ + 100 * kMillisecond;
     for (Client* client : {a, b}) Beat(*client);
     Tick();
   }
   EXPECT_EQ(controller_.counters().leases_expired, 0u);
-  EXPECT_EQ(JobOf(*a).live(), 2);
-  EXPECT_TRUE(JobOf(*a).link(0).unacked().empty());
+  EXPECT_EQ(RunOf(*a).live(), 2);
+  EXPECT_TRUE(RunOf(*a).link(0).unacked().empty());
   EXPECT_EQ(controller_.counters().over_ack_limit, 1u);
 }
 
@@ -276,7 +276,7 @@ TEST_F(BoundsTest, WhoIsHereIsKnownOfEachRun) {
   };
   const RunId one = a.run;
   hello("two", {});  // the same process, in another job
-  ASSERT_EQ(controller_.jobs().size(), 2u);
+  ASSERT_EQ(controller_.runs().size(), 2u);
   EXPECT_EQ(controller_.RunOf("one"), one);
   EXPECT_EQ(controller_.RunOf("two"), a.run);
   EXPECT_EQ(controller_.RunOf("three"), kNoRun);
@@ -288,7 +288,7 @@ TEST_F(BoundsTest, WhoIsHereIsKnownOfEachRun) {
   hello("three", {7, 7});  // somebody in its name
   EXPECT_EQ(controller_.counters().foreign, 1u);
   Say(a, Leave{});  // the second job alone
-  ASSERT_EQ(controller_.jobs().size(), 1u);
+  ASSERT_EQ(controller_.runs().size(), 1u);
   EXPECT_EQ(controller_.ShareOf("alice"), nullptr);
   hello("three", {7, 7});
   EXPECT_EQ(controller_.counters().foreign, 2u) << "it is in the first one";
@@ -297,7 +297,7 @@ TEST_F(BoundsTest, WhoIsHereIsKnownOfEachRun) {
 TEST_F(BoundsTest, ATurnLooksAtRunsWithSomethingDueAlone) {
   const auto [a, b] = Start("job");
   for (int i = 0; i < 3000; ++i) Join("idle-" + std::to_string(i), 0);
-  ASSERT_EQ(controller_.jobs().size(), 3001u);
+  ASSERT_EQ(controller_.runs().size(), 3001u);
   Tick();
   asked_ = 0;
   for (Iteration i = 1; i <= 20; ++i) {
@@ -314,7 +314,7 @@ TEST_F(BoundsTest, ATurnLooksAtRunsWithSomethingDueAlone) {
     for (Client* client : {a, b}) Beat(*client);
     Tick();
   }
-  EXPECT_EQ(controller_.jobs().size(), 1u);
+  EXPECT_EQ(controller_.runs().size(), 1u);
   EXPECT_EQ(controller_.counters().leases_expired, 3000u);
   EXPECT_LT(asked_, 3000 * 20);
   ASSERT_TRUE(controller_.NextDeadline().has_value());

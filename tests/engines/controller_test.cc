@@ -144,7 +144,7 @@ TEST_F(ControllerTest, RestoresFromRecordsAndFromASnapshot) {
   controller_ = Make(5);
   StartTwo();
   Receive(2, From(0, 3, 2, Ready{.iteration = 1}));
-  const std::uint64_t hash = controller_->jobs().at(1)->StateHash();
+  const std::uint64_t hash = controller_->runs().at(1)->StateHash();
   ASSERT_GT(ports_.snapshot.first, 0u);
   for (const bool with_snapshot : {false, true}) {
     controller_ = Make();
@@ -153,7 +153,7 @@ TEST_F(ControllerTest, RestoresFromRecordsAndFromASnapshot) {
         controller_->Restore({9}, 1, Spec(), with_snapshot ? ports_.snapshot.second : "", from,
                              std::span(ports_.records).subspan(from));
     ASSERT_TRUE(status.ok()) << status.ToString();
-    EXPECT_EQ(controller_->jobs().at(1)->StateHash(), hash);
+    EXPECT_EQ(controller_->runs().at(1)->StateHash(), hash);
   }
   // The group's other member signals: both are told, once the first one has been heard, too.
   Receive(10, From(0, 0, 2, Heartbeat{}));  // hears of the restart
@@ -211,7 +211,7 @@ class ForgettingTest : public ControllerTest {
       const auto* body = std::get_if<Refused>(&envelope.body);
       if (body != nullptr && body->code == Code::kAborted) ++refused;
     }
-    return refused == 2 && controller_->jobs().empty() &&
+    return refused == 2 && controller_->runs().empty() &&
            controller_->counters().histories_lost == 1 &&
            std::holds_alternative<RunEnded>(ports_.records.back().body);
   }
@@ -222,7 +222,7 @@ TEST_F(ForgettingTest, NothingLostGoesOn) {
   Receive(9, Old(0, {.ack = 3, .oldest = 5}));
   Receive(9, Old(1, {.ack = 3, .oldest = 5}));
   Receive(9, Old(1, {.ack = 3, .oldest = 5}));
-  EXPECT_EQ(controller_->jobs().size(), 1u);
+  EXPECT_EQ(controller_->runs().size(), 1u);
   EXPECT_EQ(ports_.Count<Refused>(), 0);
 }
 
@@ -235,7 +235,7 @@ TEST_F(ForgettingTest, WhatWasSentIsForgotten) {
 TEST_F(ForgettingTest, WhatWasReceivedIsForgotten) {
   Restart(1);  // the last report
   Receive(9, Old(0, {.ack = 3, .oldest = 5}));
-  EXPECT_EQ(controller_->jobs().size(), 1u);
+  EXPECT_EQ(controller_->runs().size(), 1u);
   Receive(9, Old(1, {.ack = 3, .oldest = 5}));
   EXPECT_TRUE(EndedAsLost());
 }
@@ -246,7 +246,7 @@ TEST_F(ForgettingTest, OnlyWordsOfThisLifeCount) {
   WorkerEnvelope stale = Old(0, {.ack = 2, .oldest = 4});
   stale.identity.low = 1;
   Receive(9, stale);
-  EXPECT_EQ(controller_->jobs().size(), 1u);
+  EXPECT_EQ(controller_->runs().size(), 1u);
   Receive(9, Old(0, {.ack = 3, .oldest = 4}));
   EXPECT_TRUE(EndedAsLost());
 }
@@ -279,9 +279,9 @@ TEST_F(ForgettingTest, AStartOfThoseWhoComeBackGoesOnWithoutTheOthers) {
   Restart(3);
   Receive(9, Old(0, {.ack = 3, .oldest = 4}));
   ComeBack(10, 1, 7);
-  const Job& job = *controller_->jobs().at(2);
+  const prd::Run& run = *controller_->runs().at(2);
   EXPECT_THAT(
-      job.Explain({20 * kMillisecond}, 1),
+      run.Explain({20 * kMillisecond}, 1),
       HasSubstr("1 of 2 workers are here; missing: rank 0; goes on without the missing in"));
   for (std::int64_t ms = 100; ms <= 3100; ms += 100) {
     WorkerEnvelope beat = From(1, 0, 1, Heartbeat{});

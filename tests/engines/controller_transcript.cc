@@ -168,7 +168,7 @@ class ControllerPlay {
   // Restores each run from its history, which gives the state that it had.
   void Restart(Command* command) {
     std::map<RunId, std::uint64_t> hashes;
-    for (const auto& [run, job] : pump_->jobs()) hashes[run] = job->StateHash();
+    for (const auto& [id, run] : pump_->runs()) hashes[id] = run->StateHash();
     std::int64_t lose = command->TakeNumber("lose");
     const bool torn = command->TakeFlag("torn");
     const bool snapshot = command->TakeFlag("snapshot");
@@ -193,20 +193,20 @@ class ControllerPlay {
       const JobSpec spec = SpecOf(started.job, started.spec).value();
       std::string state;
       if (snapshot) {
-        Job job(run, spec);
-        Replay replay(&job);
+        prd::Run replayed(run, spec);
+        Replay replay(&replayed);
         for (const Record& record : of) {
           if (!replay.Add(record).ok()) throw std::invalid_argument("the history is wrong");
         }
-        state = SaveState(job);
+        state = SaveState(replayed);
       }
       const Status status = pump_->Restore(now_, run, spec, state, snapshot ? of.size() : 0,
                                            snapshot ? std::vector<Record>() : of);
       if (!status.ok()) throw std::invalid_argument(status.ToString());
     }
-    for (const auto& [run, job] : pump_->jobs()) {
-      if (hashes.contains(run) && hashes[run] != job->StateHash()) {
-        throw std::invalid_argument("run " + std::to_string(run) + " has another state");
+    for (const auto& [id, run] : pump_->runs()) {
+      if (hashes.contains(id) && hashes[id] != run->StateHash()) {
+        throw std::invalid_argument("run " + std::to_string(id) + " has another state");
       }
     }
     Flush();
@@ -221,16 +221,16 @@ class ControllerPlay {
   // ---- what is shown ----
 
   void ShowStatus(Command*) {
-    for (const auto& [run, job] : pump_->jobs()) {
+    for (const auto& [id, run] : pump_->runs()) {
       std::vector<std::string> ranks;  // "2:100ms": rank 2 was heard 100 ms ago
-      for (Rank rank = 0; rank < static_cast<Rank>(job->workers().size()); ++rank) {
-        const std::optional<DurationNs> silence = pump_->Silence(now_, run, rank);
+      for (Rank rank = 0; rank < static_cast<Rank>(run->workers().size()); ++rank) {
+        const std::optional<DurationNs> silence = pump_->Silence(now_, id, rank);
         if (!silence) continue;
         ranks.push_back(std::to_string(rank) + ":" + std::to_string(*silence / kMillisecond) +
                         "ms");
       }
-      Say("run " + std::to_string(run) + " of " + job->spec().name + ": " +
-          std::string(EngineName(job->spec().engine)) + ", ranks " + body_text::AsText(ranks));
+      Say("run " + std::to_string(id) + " of " + run->spec().name + ": " +
+          std::string(EngineName(run->spec().engine)) + ", ranks " + body_text::AsText(ranks));
     }
     const Controller::Counters& of = pump_->counters();
     const std::string counted =
@@ -248,9 +248,9 @@ class ControllerPlay {
              : "no deadline");
   }
   void Explain(Command* command) {
-    const Job& job = *pump_->jobs().at(static_cast<RunId>(command->TakeNumber("run", 1)));
+    const prd::Run& run = *pump_->runs().at(static_cast<RunId>(command->TakeNumber("run", 1)));
     for (const Rank rank : command->Ranks()) {
-      Say(RankName(rank) + ": " + job.Explain(now_, rank));
+      Say(RankName(rank) + ": " + run.Explain(now_, rank));
     }
   }
 
@@ -286,8 +286,8 @@ class ControllerPlay {
   // Every message of a run says how far its job is. Shown where that is not so.
   std::string Progress(const ControllerEnvelope& envelope) const {
     JobProgress expected;
-    for (const auto& [run, job] : pump_->jobs()) {
-      if (job->identity().high == envelope.identity.high) expected = job->progress();
+    for (const auto& [id, run] : pump_->runs()) {
+      if (run->identity().high == envelope.identity.high) expected = run->progress();
     }
     const JobProgress& is = envelope.progress;
     if (is == expected || (expected == JobProgress() && envelope.identity.known())) return "";
@@ -297,8 +297,8 @@ class ControllerPlay {
   GroupId GroupOf(Rank rank) const {
     const auto speaker = workers_.all().find(rank);
     const RunId run = speaker == workers_.all().end() ? kNoRun : speaker->second.run;
-    const auto found = pump_->jobs().find(run);
-    if (found == pump_->jobs().end()) return kNoGroup;
+    const auto found = pump_->runs().find(run);
+    if (found == pump_->runs().end()) return kNoGroup;
     return found->second->workers().at(static_cast<std::size_t>(rank)).group;
   }
   void Say(std::string text) { said_.push_back(std::move(text)); }

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "engines/job_limits.h"
+#include "engines/run_limits.h"
 
 namespace prd {
 namespace {

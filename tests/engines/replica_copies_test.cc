@@ -40,7 +40,7 @@ class ReplicaCopiesTest : public testing::Test {
 
   const JobSpec spec_;
   const Plan plan_;
-  JobOutput out_;
+  RunOutput out_;
   NoActions actions_;
   RunJournal log_{1};
   Roster roster_{&log_};

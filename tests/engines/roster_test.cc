@@ -14,7 +14,7 @@ class RosterTest : public testing::Test {
     roster_.Enter(rank, {.incarnation = incarnation, .seq = 1, .body = hello}, false, {});
   }
 
-  JobOutput out_;
+  RunOutput out_;
   RunJournal log_{1};
   Roster roster_{&log_};
 };

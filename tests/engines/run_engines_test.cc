@@ -28,7 +28,7 @@ class PauseTest : public RunTest, public testing::WithParamInterface<EngineOptio
       return std::make_unique<EngineWatch>(MakeEngine(options), options);
     };
     Make(GetParam(), 3, spec);
-    plan_ = job_->engine().plan();
+    plan_ = run_->engine().plan();
     for (Rank r = 0; r < 3; ++r) Join(r);
     for (Rank r = 0; r < 3; ++r) AtOnce(r, Finished{.group = 1});
     Settle();
@@ -41,12 +41,12 @@ class PauseTest : public RunTest, public testing::WithParamInterface<EngineOptio
   void Settle() {
     for (int i = 0; i < 1000; ++i) {
       if (!todo_.empty()) {
-        const JobOutput::Outgoing next = todo_.front();
+        const RunOutput::Outgoing next = todo_.front();
         todo_.erase(todo_.begin());
         Heed(next.rank, next.envelope.body);
         continue;
       }
-      const std::optional<Instant> deadline = job_->NextDeadline();
+      const std::optional<Instant> deadline = run_->NextDeadline();
       if (!deadline) return;
       now_ = std::max(now_, deadline->ns);
       Step(DeadlineReached{});
@@ -59,7 +59,7 @@ class PauseTest : public RunTest, public testing::WithParamInterface<EngineOptio
     if (const auto* group = std::get_if<Group>(&body)) {
       waits_[rank] = false;
       const bool round = group->kind == GroupKind::kRound;
-      const std::uint32_t owed = job_->workers()[static_cast<std::size_t>(rank)].owed;
+      const std::uint32_t owed = run_->workers()[static_cast<std::size_t>(rank)].owed;
       bool gives = false;
       for (const GroupMember& of : group->members) gives |= of.rank == rank && of.weight > 0;
       if (!DrawnAhead(plan_)) iteration_[rank] = group->iteration;
@@ -105,7 +105,7 @@ class PauseTest : public RunTest, public testing::WithParamInterface<EngineOptio
   }
 
   Plan plan_;
-  std::vector<JobOutput::Outgoing> todo_;
+  std::vector<RunOutput::Outgoing> todo_;
   std::map<Rank, bool> waits_, copied_, resumed_;
   std::map<Rank, Iteration> iteration_;
   std::map<Rank, std::int64_t> own_;
@@ -114,11 +114,11 @@ class PauseTest : public RunTest, public testing::WithParamInterface<EngineOptio
 TEST_P(PauseTest, OthersGoOnAndItComesBack) {
   Steps({0, 1, 2}, 4);
   for (int i = 0; waits_[1] && i < 20; ++i) Steps({0, 2}, 1);
-  ASSERT_FALSE(waits_[1]) << job_->Explain({now_}, 1);
+  ASSERT_FALSE(waits_[1]) << run_->Explain({now_}, 1);
   const std::int64_t before = own_[0] + own_[2];
   AtOnce(1, Pause{});
   Settle();
-  ASSERT_EQ(State(1), Job::State::kPaused);
+  ASSERT_EQ(State(1), WorkerState::kPaused);
   Steps({0, 2}, 10);
   EXPECT_GE(own_[0] + own_[2], before + 10) << "nobody waits for one that pauses";
   copied_.clear();
@@ -126,10 +126,10 @@ TEST_P(PauseTest, OthersGoOnAndItComesBack) {
   Settle();
   EXPECT_TRUE(resumed_[1]);
   EXPECT_EQ(copied_[1], ReplicasAreEqual(plan_));
-  ASSERT_EQ(State(1), Job::State::kActive);
+  ASSERT_EQ(State(1), WorkerState::kActive);
   const std::int64_t own = own_[1];
   Steps({0, 1, 2}, 10);
-  EXPECT_GE(own_[1], own + 3) << job_->Explain({now_}, 1);
+  EXPECT_GE(own_[1], own + 3) << run_->Explain({now_}, 1);
   // All pause, and the first that is back has nobody to copy from who is newer.
   std::vector<Rank> active = {0, 1, 2};
   for (const Rank r : {0, 1, 2}) {
@@ -141,9 +141,9 @@ TEST_P(PauseTest, OthersGoOnAndItComesBack) {
   }
   for (const Rank r : {0, 1, 2}) AtOnce(r, Resume{});
   Settle();
-  for (const Rank r : {0, 1, 2}) EXPECT_EQ(State(r), Job::State::kActive);
+  for (const Rank r : {0, 1, 2}) EXPECT_EQ(State(r), WorkerState::kActive);
   Steps({0, 1, 2}, 4);
-  ExpectReplays(job_->spec());
+  ExpectReplays(run_->spec());
 }
 
 INSTANTIATE_TEST_SUITE_P(All, PauseTest, testing::ValuesIn(AllEngines()), NameOfEngine);
@@ -158,7 +158,7 @@ class FinalTest : public RunTest, public testing::WithParamInterface<EngineOptio
   std::vector<double> Weights() {
     const auto* formed = Recorded<GroupFormed>();
     if (formed == nullptr || formed->kind != GroupKind::kFinal) return {};
-    std::vector<double> weights(job_->workers().size());
+    std::vector<double> weights(run_->workers().size());
     for (const GroupShare& share : formed->members) {
       weights[static_cast<std::size_t>(share.rank)] = share.weight;
       const Group* sent = Sent<Group>(share.rank);
@@ -174,7 +174,7 @@ class FinalTest : public RunTest, public testing::WithParamInterface<EngineOptio
     const auto* formed = Recorded<GroupFormed>();
     return formed == nullptr ? "" : formed->reason;
   }
-  bool Equal() { return ReplicasAreEqual(job_->engine().plan()); }
+  bool Equal() { return ReplicasAreEqual(run_->engine().plan()); }
 };
 
 // One stops at a quarter, waits, and takes what the others end with.
@@ -194,8 +194,8 @@ TEST_P(FinalTest, WhoStoppedLongBeforeTakesTheAverageOfTheOthers) {
               "final average of ranks 0, 2, 3; rank 1 stopped 900 steps before and takes it");
   }
   for (Rank r = 0; r < 4; ++r) Done(r);
-  EXPECT_TRUE(job_->ended());
-  ExpectReplays(job_->spec());
+  EXPECT_TRUE(run_->ended());
+  ExpectReplays(run_->spec());
 }
 
 // Workers that end one after another, each at its own step, all count.

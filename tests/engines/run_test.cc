@@ -6,8 +6,8 @@
 #include <limits>
 #include <numeric>
 
-#include "engines/job_limits.h"
 #include "engines/registry.h"
+#include "engines/run_limits.h"
 #include "tests/engines/run_testing.h"
 
 namespace prd {
@@ -17,31 +17,31 @@ using testing::HasSubstr;
 
 TEST_F(RunTest, AStateThatIsNoneIsRefused) {
   Running(PReduceOptions{}, 2);
-  Job broken(1, job_->spec());
+  prd::Run broken(1, run_->spec());
   EXPECT_EQ(broken.Load("nonsense").code(), Code::kDataLoss);
 }
 
 // What was saved before there were operators is what is saved where they have done nothing.
 TEST_F(RunTest, AStateWithoutOperatorsIsAsBefore) {
   Running(PReduceOptions{}, 2);
-  const std::string before = SaveState(*job_);
+  const std::string before = SaveState(*run_);
   Step(OperatorActed{.verb = OperatorVerb::kPause, .by = "identity alice"});
-  EXPECT_GT(SaveState(*job_).size(), before.size());
+  EXPECT_GT(SaveState(*run_).size(), before.size());
   Step(OperatorActed{.verb = OperatorVerb::kResume, .by = "identity alice"});
-  EXPECT_EQ(SaveState(*job_).size(), before.size());
+  EXPECT_EQ(SaveState(*run_).size(), before.size());
 }
 
 TEST_F(RunTest, WordsOfOperatorsAreBounded) {
   Running(PReduceOptions{}, 2);
   const OperatorActed act{.verb = OperatorVerb::kPause, .reason = std::string(10'000, 'x')};
-  EXPECT_EQ(job_->CheckAct(act).code(), Code::kInvalidArgument);
+  EXPECT_EQ(run_->CheckAct(act).code(), Code::kInvalidArgument);
 }
 
 // What a restarted controller has to send again, it has from its history.
 TEST_F(RunTest, WhatIsNotAcknowledgedIsInTheReplayedLink) {
   Running(AllReduceOptions{}, 3);
   Step(LeaseExpired{2});
-  Job again(1, job_->spec());
+  prd::Run again(1, run_->spec());
   Replay replay(&again);
   for (const Record& record : history_) ASSERT_TRUE(replay.Add(record).ok());
   const auto& unacked = again.link(0).unacked();
@@ -60,11 +60,11 @@ TEST_F(RunTest, BrokenLinksOfAWorkerAreBounded) {
   std::vector<Rank> all(static_cast<std::size_t>(n) - 1);
   std::iota(all.begin(), all.end(), 1);
   Say(0, Finished{.group = 1, .outcome = Outcome::kFailed, .unreachable = all});
-  EXPECT_EQ(job_->broken_links().size(), kMaxBrokenLinks);
-  EXPECT_FALSE(job_->broken_links().contains({0, 1}));
-  EXPECT_FALSE(job_->broken_links().contains({0, 2}));
-  EXPECT_TRUE(job_->broken_links().contains({0, n - 1}));
-  EXPECT_TRUE(job_->broken_links().contains({0, 3}));
+  EXPECT_EQ(run_->broken_links().size(), kMaxBrokenLinks);
+  EXPECT_FALSE(run_->broken_links().contains({0, 1}));
+  EXPECT_FALSE(run_->broken_links().contains({0, 2}));
+  EXPECT_TRUE(run_->broken_links().contains({0, n - 1}));
+  EXPECT_TRUE(run_->broken_links().contains({0, 3}));
 }
 
 TEST_F(RunTest, AReportThatCannotBeEvictsItsWorker) {
@@ -86,12 +86,12 @@ TEST_F(RunTest, AReportThatCannotBeEvictsItsWorker) {
         Recorded<WorkerLeft>()->reason,
         HasSubstr("a report that it has trained " + std::to_string(own.steps) + " steps and " +
                   std::to_string(own.samples) + " samples so far, after 10"));
-    EXPECT_EQ(job_->progress().trained, (Trained{10, 100}));
+    EXPECT_EQ(run_->progress().trained, (Trained{10, 100}));
     Say(0, Ready{.iteration = 1, .own = own});
     EXPECT_EQ(State(0),
               own.steps > 0 && own.steps < 1000 && own.samples >= 0 && own.samples <= kMaxSamples
-                  ? Job::State::kActive
-                  : Job::State::kAbsent);
+                  ? WorkerState::kActive
+                  : WorkerState::kAbsent);
   }
 }
 

@@ -10,23 +10,23 @@
 #include <utility>
 #include <vector>
 
-#include "engines/job.h"
 #include "engines/replay.h"
+#include "engines/run.h"
 
 namespace prd {
 
 // Remembers what the run said last.
 class RunTest : public testing::Test {
  protected:
-  using Verdict = Job::Admission::Verdict;
+  using Verdict = Admission::Verdict;
 
   void Make(EngineOptions engine, int workers, JobSpec spec = {}) {
     spec.name = "toy";
     spec.engine = std::move(engine);
     spec.workers = workers;
-    job_ = std::make_unique<Job>(1, spec);
+    run_ = std::make_unique<prd::Run>(1, spec);
     out_ = {};
-    job_->Start({1}, 0, {}, {}, &out_);
+    run_->Start({1}, 0, {}, {}, &out_);
     history_ = out_.records;
   }
 
@@ -44,7 +44,7 @@ class RunTest : public testing::Test {
   }
   void Join(Rank rank) {
     const WorkerEnvelope hello = HelloOf(rank);
-    ASSERT_EQ(job_->Admit(hello).verdict, Verdict::kStep);
+    ASSERT_EQ(run_->Admit(hello).verdict, Verdict::kStep);
     incarnation_[rank] = hello.incarnation;
     seq_[rank] = 1;
     Step(FromWorker{hello});
@@ -58,16 +58,16 @@ class RunTest : public testing::Test {
   }
   void Say(Rank rank, WorkerBody body) {
     const WorkerEnvelope envelope = From(rank, std::move(body));
-    ASSERT_EQ(job_->Admit(envelope).verdict, Verdict::kStep);
+    ASSERT_EQ(run_->Admit(envelope).verdict, Verdict::kStep);
     Step(FromWorker{envelope});
   }
   void Step(const Input& input) {
     out_ = {};
-    job_->Step({++now_}, input, &out_);
+    run_->Step({++now_}, input, &out_);
     history_.insert(history_.end(), out_.records.begin(), out_.records.end());
   }
   void Done(Rank rank, Outcome outcome = Outcome::kOk) {
-    const GroupId group = job_->workers()[static_cast<std::size_t>(rank)].group;
+    const GroupId group = run_->workers()[static_cast<std::size_t>(rank)].group;
     Say(rank, Finished{.group = group, .outcome = outcome, .detail = "test"});
   }
   // A run of n workers that have the common start.
@@ -75,25 +75,25 @@ class RunTest : public testing::Test {
     Make(std::move(engine), n, std::move(spec));
     for (Rank r = 0; r < n; ++r) Join(r);
     for (Rank r = 0; r < n; ++r) Done(r);
-    for (Rank r = 0; r < n; ++r) ASSERT_EQ(State(r), Job::State::kActive);
+    for (Rank r = 0; r < n; ++r) ASSERT_EQ(State(r), WorkerState::kActive);
   }
   // A replay of all steps, and a snapshot of it, end in the same state.
   void ExpectReplays(const JobSpec& spec) {
     StateArchive saved = StateArchive::Saver();
-    job_->Archive(saved);
-    Job again(1, spec);
+    run_->Archive(saved);
+    prd::Run again(1, spec);
     Replay replay(&again);
     for (const Record& record : history_) {
       const Status status = replay.Add(record);
       ASSERT_TRUE(status.ok()) << status.ToString();
     }
     EXPECT_TRUE(replay.open().empty());
-    EXPECT_EQ(again.StateHash(), job_->StateHash());
-    Job loaded(1, spec);
+    EXPECT_EQ(again.StateHash(), run_->StateHash());
+    prd::Run loaded(1, spec);
     ASSERT_TRUE(loaded.Load(saved.bytes()).ok());
-    EXPECT_EQ(loaded.StateHash(), job_->StateHash());
+    EXPECT_EQ(loaded.StateHash(), run_->StateHash());
   }
-  Job::State State(Rank rank) { return job_->workers()[static_cast<std::size_t>(rank)].state; }
+  WorkerState State(Rank rank) { return run_->workers()[static_cast<std::size_t>(rank)].state; }
   template <typename T>
   const T* Sent(Rank rank) {  // by the last step
     for (const auto& send : out_.sends) {
@@ -110,8 +110,8 @@ class RunTest : public testing::Test {
     return nullptr;
   }
 
-  std::unique_ptr<Job> job_;
-  JobOutput out_;
+  std::unique_ptr<prd::Run> run_;
+  RunOutput out_;
   std::vector<Record> history_;  // of all steps
   std::map<Rank, Incarnation> incarnation_;
   std::map<Rank, Seq> seq_;

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "engines/job.h"
 #include "engines/replay.h"
+#include "engines/run.h"
 #include "engines/words.h"
 #include "tests/engines/body_text.h"
 #include "tests/engines/scripted_engine.h"
@@ -25,7 +25,7 @@ using body_text::Show;
 using body_text::Shower;
 using transcript::Choose;
 using transcript::Command;
-using State = Job::State;
+using State = WorkerState;
 
 const std::map<std::string, State> kStateNames = {
     {"absent", State::kAbsent},       {"joining", State::kJoining}, {"starting", State::kStarting},
@@ -100,7 +100,7 @@ class RunPlay {
   void CheckReplay() {
     if (run_ == nullptr) return;
     Script again{.plan = script_->plan, .joining = script_->joining, .next = script_->done};
-    const std::unique_ptr<Job> replayed = Fresh(&again);
+    const std::unique_ptr<prd::Run> replayed = Fresh(&again);
     Replay replay(replayed.get());
     for (const Record& record : history_) {
       if (const Status status = replay.Add(record); !status.ok()) {
@@ -152,24 +152,24 @@ class RunPlay {
     spec_ = spec;
     states_.clear();
     run_ = Fresh(script_.get());
-    JobOutput out;
+    RunOutput out;
     identity_ = former.known() ? identity_ + 1 : 1;
     run_->Start({++now_}, 0, {.high = identity_, .low = 1}, former, &out);
     workers_.Reset(1, run_->identity());
     history_ = out.records;
   }
 
-  std::unique_ptr<Job> Fresh(Script* script) const {
+  std::unique_ptr<prd::Run> Fresh(Script* script) const {
     JobSpec spec = spec_;
     if (scripted_) {
       spec.make_engine = [script](const EngineOptions&) {
         return std::make_unique<ScriptedEngine>(script);
       };
     }
-    return std::make_unique<Job>(1, spec);
+    return std::make_unique<prd::Run>(1, spec);
   }
 
-  void Load(Job* fresh) const {
+  void Load(prd::Run* fresh) const {
     const Status status = fresh->Load(SaveState(*run_));
     if (!status.ok()) throw std::invalid_argument("a snapshot: " + status.ToString());
     if (fresh->StateHash() != run_->StateHash()) {
@@ -195,12 +195,12 @@ class RunPlay {
   }
 
   void Step(const Input& input) {
-    JobOutput out;
+    RunOutput out;
     run_->Step({++now_}, input, &out);
     history_.insert(history_.end(), out.records.begin(), out.records.end());
     SayStep(out);
     if (!reloads_) return;
-    std::unique_ptr<Job> loaded = Fresh(script_.get());
+    std::unique_ptr<prd::Run> loaded = Fresh(script_.get());
     Load(loaded.get());
     run_ = std::move(loaded);
     CheckReplay();
@@ -239,8 +239,8 @@ class RunPlay {
 
   // False: it is not admitted.
   bool Deliver(const WorkerEnvelope& envelope) {
-    using Verdict = Job::Admission::Verdict;
-    const Job::Admission admission = run_->Admit(envelope);
+    using Verdict = Admission::Verdict;
+    const Admission admission = run_->Admit(envelope);
     switch (admission.verdict) {
       case Verdict::kDuplicate:
         Say("duplicate");
@@ -311,7 +311,7 @@ class RunPlay {
   }
   void ShowWorkers(Command* command) {
     for (const Rank rank : command->Ranks()) {
-      const Job::Worker& worker = WorkerOf(rank);
+      const RunWorker& worker = WorkerOf(rank);
       const std::string signal = !worker.signal ? "none" : std::to_string(worker.signal->iteration);
       const auto trained = rank < static_cast<Rank>(run_->tallies().size())
                                ? run_->tallies()[Index(rank)].last
@@ -355,14 +355,14 @@ class RunPlay {
 
   // ---- a step in words ----
 
-  void SayStep(const JobOutput& out) {
+  void SayStep(const RunOutput& out) {
     std::string heard;
     for (const std::string& event : std::exchange(script_->heard, {})) {
       if (!event.empty()) heard += (heard.empty() ? "" : ", ") + event;
     }
     if (!heard.empty()) Say("engine: " + heard);
     std::vector<StepWords::Send> sends;
-    for (const JobOutput::Outgoing& send : out.sends) {
+    for (const RunOutput::Outgoing& send : out.sends) {
       sends.push_back({.to = std::to_string(send.rank), .body = send.envelope.body});
     }
     for (std::string& said : words_.Of(out.records, sends)) Say(std::move(said));
@@ -379,14 +379,14 @@ class RunPlay {
   }
 
   static std::size_t Index(std::int64_t rank) { return static_cast<std::size_t>(rank); }
-  const Job::Worker& WorkerOf(Rank rank) const { return run_->workers().at(Index(rank)); }
+  const RunWorker& WorkerOf(Rank rank) const { return run_->workers().at(Index(rank)); }
   void Say(std::string text) { said_.push_back(std::move(text)); }
 
   const bool reloads_;
   bool scripted_ = false;
   JobSpec spec_;
   std::unique_ptr<Script> script_;
-  std::unique_ptr<Job> run_;
+  std::unique_ptr<prd::Run> run_;
   std::vector<Record> history_;
   std::uint64_t identity_ = 0;  // of the newest run
   std::int64_t now_ = 0;

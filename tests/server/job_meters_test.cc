@@ -90,8 +90,8 @@ TEST_F(JobMetersTest, AStartThatWaitsTellsWhenMoreWorkersCame) {
       ParseConfig("[[job]]\nname = \"late\"\nengine = \"hop\"\nworkers = 3\n", "");
   ASSERT_TRUE(config.ok());
   JobMeters::Jobs jobs;
-  auto& job = jobs[1] = std::make_unique<Job>(1, *FindJob(*config, "late"));
-  JobOutput out;
+  auto& job = jobs[1] = std::make_unique<prd::Run>(1, *FindJob(*config, "late"));
+  RunOutput out;
   job->Start(now_, 0, {5, 6}, {}, &out);
   for (const Record& record : out.records) meters_.Add(record);
   const auto comes = [&](Rank rank, Incarnation incarnation) {

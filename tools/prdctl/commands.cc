@@ -453,7 +453,7 @@ Status Replay(HistorySource& source, const std::string& run, const Console& cons
                                          std::to_string(info.former) + " has left to it");
     }
     left =
-        replayer.job()->next() == nullptr ? std::nullopt : std::optional(*replayer.job()->next());
+        replayer.run()->next() == nullptr ? std::nullopt : std::optional(*replayer.run()->next());
     inputs += replayer.inputs();
     decisions += replayer.decisions();
     open += replayer.open();
@@ -462,7 +462,7 @@ Status Replay(HistorySource& source, const std::string& run, const Console& cons
                    {"inputs", replayer.inputs()},
                    {"decisions", replayer.decisions()},
                    {"not_recorded", replayer.open()},
-                   {"state_hash", Hex(replayer.job()->StateHash())}});
+                   {"state_hash", Hex(replayer.run()->StateHash())}});
     if (console.json) continue;
     console.out << Title(info) << ": " << replayer.inputs() << " inputs replayed, all "
                 << replayer.decisions()

@@ -284,7 +284,7 @@ Status AddPresent(HistorySource& source, const RunInfo& run, GroupsView* view) {
   PRD_RETURN_IF_ERROR(ReplayToPresent(source, run.run, &replayer, [&](const Record& record) {
     if (record.index == view->next()) view->Add(record);  // written since
   }));
-  view->SetDrawn(replayer.job()->engine().DrawnGroups());
+  view->SetDrawn(replayer.run()->engine().DrawnGroups());
   if (const Result<DaemonStatus> daemon = source.Daemon(); daemon.ok()) view->SetNow(daemon->now);
   return Status::Ok();
 }

@@ -63,78 +63,78 @@ void Follow(const Record& record, Trails* trails) {
 }
 
 // The round in which the worker takes part whatever its training loop does; null: none.
-const Job::Running* RoundOf(const Job& job, const Job::Worker& worker) {
+const RunningGroup* RoundOf(const Run& run, const RunWorker& worker) {
   if (worker.group == kNoGroup || worker.source != kNoRank) return nullptr;
-  const auto found = job.groups().find(worker.group);
-  if (found == job.groups().end() || found->second.kind != GroupKind::kRound) return nullptr;
+  const auto found = run.groups().find(worker.group);
+  if (found == run.groups().end() || found->second.kind != GroupKind::kRound) return nullptr;
   return &found->second;
 }
 
 // Active in a job whose groups do not take its training loop: the round is said beside.
-bool RunsBeside(const Job& job, const Job::Worker& worker) {
-  return worker.state == Job::State::kActive && RoundOf(job, worker) != nullptr;
+bool RunsBeside(const Run& run, const RunWorker& worker) {
+  return worker.state == WorkerState::kActive && RoundOf(run, worker) != nullptr;
 }
 
 // Its training loop waits, as far as the controller knows, and can take part in a group.
-bool IsThere(const Job::Worker& worker) {
-  return worker.state != Job::State::kActive || (worker.signal && worker.signal->waiting);
+bool IsThere(const RunWorker& worker) {
+  return worker.state != WorkerState::kActive || (worker.signal && worker.signal->waiting);
 }
 
 // The group formed ahead that it is in, or null.
-const Job::Running* AheadOf(const Job& job, const Job::Worker& worker) {
-  if (!DrawnAhead(job.engine().plan()) || worker.group == kNoGroup) return nullptr;
-  const auto found = job.groups().find(worker.group);
-  const bool train = found != job.groups().end() && found->second.kind == GroupKind::kTrain;
+const RunningGroup* AheadOf(const Run& run, const RunWorker& worker) {
+  if (!DrawnAhead(run.engine().plan()) || worker.group == kNoGroup) return nullptr;
+  const auto found = run.groups().find(worker.group);
+  const bool train = found != run.groups().end() && found->second.kind == GroupKind::kTrain;
   return train ? &found->second : nullptr;
 }
 
 // The members that compute still, in a group that starts once all wait.
-std::vector<Rank> Computing(const Job& job, const Job::Running& group) {
+std::vector<Rank> Computing(const Run& run, const RunningGroup& group) {
   std::vector<Rank> computing;
-  if (AveragesInBackground(job.engine().plan())) return computing;
+  if (AveragesInBackground(run.engine().plan())) return computing;
   for (const Rank rank : group.pending) {
-    if (!IsThere(job.workers()[static_cast<std::size_t>(rank)])) computing.push_back(rank);
+    if (!IsThere(run.workers()[static_cast<std::size_t>(rank)])) computing.push_back(rank);
   }
   return computing;
 }
 
 // How it goes about its steps under engines whose groups do not take its training loop, or not yet.
 // Empty: the group says.
-std::string AheadWord(const Job& job, const Job::Worker& worker) {
-  const Plan plan = job.engine().plan();
-  if (worker.state != Job::State::kActive) return "";
+std::string AheadWord(const Run& run, const RunWorker& worker) {
+  const Plan plan = run.engine().plan();
+  if (worker.state != WorkerState::kActive) return "";
   if (FollowsSchedule(plan)) return "training";
   if (RunAhead(plan) > 0) {
     return worker.signal ? "signalled" : "computing";
   }
-  const Job::Running* group = AheadOf(job, worker);
+  const RunningGroup* group = AheadOf(run, worker);
   if (group == nullptr) return "";
   if (!IsThere(worker)) return "computing";
-  return AveragesInBackground(plan) || Computing(job, *group).empty() ? "" : "waiting";
+  return AveragesInBackground(plan) || Computing(run, *group).empty() ? "" : "waiting";
 }
 
-std::string StateWord(const Job& job, const Job::Worker& worker) {
-  if (const std::string word = AheadWord(job, worker); !word.empty()) return word;
+std::string StateWord(const Run& run, const RunWorker& worker) {
+  if (const std::string word = AheadWord(run, worker); !word.empty()) return word;
   if (worker.group != kNoGroup && worker.source != kNoRank) return "fetching";
-  if (worker.group != kNoGroup && !RunsBeside(job, worker))
+  if (worker.group != kNoGroup && !RunsBeside(run, worker))
     return "in group " + std::to_string(worker.group);
   if (worker.source != kNoRank) return "adopting";
   switch (worker.state) {
-    case Job::State::kAbsent:
+    case WorkerState::kAbsent:
       return "gone";
-    case Job::State::kJoining:
+    case WorkerState::kJoining:
       return worker.resumes ? "resuming" : "joining";
-    case Job::State::kStarting:
+    case WorkerState::kStarting:
       return "starting";
-    case Job::State::kAdopting:
+    case WorkerState::kAdopting:
       return "adopting";
-    case Job::State::kActive:
+    case WorkerState::kActive:
       return worker.signal && worker.signal->waiting ? "waiting" : "computing";
-    case Job::State::kPaused:
+    case WorkerState::kPaused:
       return "paused";
-    case Job::State::kFinishing:
+    case WorkerState::kFinishing:
       return "finishing";
-    case Job::State::kFinal:
+    case WorkerState::kFinal:
       return "final";
   }
   return "unknown";
@@ -145,35 +145,35 @@ std::string Gradients(std::uint32_t count) {
 }
 
 // What a group has to do with a worker that it does not hold, or not yet.
-std::string GroupBeside(const Job& job, const std::string& state, const Job::Worker& worker) {
-  const auto found = job.groups().find(worker.group);
-  if (worker.state != Job::State::kActive || found == job.groups().end()) return "";
+std::string GroupBeside(const Run& run, const std::string& state, const RunWorker& worker) {
+  const auto found = run.groups().find(worker.group);
+  if (worker.state != WorkerState::kActive || found == run.groups().end()) return "";
   const std::string group = GroupName(worker.group);
   if (found->second.kind != GroupKind::kTrain || state == "in " + group) return "";
-  if (AveragesInBackground(job.engine().plan())) return "in " + group + " meanwhile";
-  if (AheadOf(job, worker) == nullptr) return "";
+  if (AveragesInBackground(run.engine().plan())) return "in " + group + " meanwhile";
+  if (AheadOf(run, worker) == nullptr) return "";
   if (!IsThere(worker)) return group + " waits for it";
-  return "for " + words::Ranks(Computing(job, found->second)) + " in " + group;
+  return "for " + words::Ranks(Computing(run, found->second)) + " in " + group;
 }
 
-std::string Detail(const Job& job, const WorkerRow& row, const Job::Worker& worker) {
+std::string Detail(const Run& run, const WorkerRow& row, const RunWorker& worker) {
   std::string text;
   const auto add = [&text](const std::string& more) { text += (text.empty() ? "" : "; ") + more; };
-  const std::vector<Rank>& differ = job.divergence().ranks;
+  const std::vector<Rank>& differ = run.divergence().ranks;
   if (std::binary_search(differ.begin(), differ.end(), row.rank)) {
-    add("differs from the others since group " + std::to_string(job.divergence().group));
+    add("differs from the others since group " + std::to_string(run.divergence().group));
   }
   if (row.owed > 0) add("owes " + Gradients(row.owed));
   if (row.local_steps > 0) {
     add(std::to_string(row.local_steps) + (row.local_steps == 1 ? " local step" : " local steps"));
   }
   if (row.state == "signalled") {
-    const std::uint32_t steps = RunAhead(job.engine().plan());
+    const std::uint32_t steps = RunAhead(run.engine().plan());
     add("trains on, up to " + std::to_string(steps) + (steps == 1 ? " step" : " steps"));
   }
-  if (const std::string beside = GroupBeside(job, row.state, worker); !beside.empty()) add(beside);
-  if (RunsBeside(job, worker)) {
-    add("in round " + std::to_string(RoundOf(job, worker)->iteration) + " meanwhile");
+  if (const std::string beside = GroupBeside(run, row.state, worker); !beside.empty()) add(beside);
+  if (RunsBeside(run, worker)) {
+    add("in round " + std::to_string(RoundOf(run, worker)->iteration) + " meanwhile");
   }
   if (worker.group != kNoGroup && worker.source != kNoRank) {
     add("the result of group " + std::to_string(worker.group) + " from rank " +
@@ -183,15 +183,15 @@ std::string Detail(const Job& job, const WorkerRow& row, const Job::Worker& work
 }
 
 // The job's words, or the engine's; of who computes or waits while a round runs, both.
-std::string Why(const Job& job, Rank rank, Instant now) {
-  const Job::Worker& worker = job.workers()[static_cast<std::size_t>(rank)];
-  std::string why = job.Explain(now, rank);
-  if (!RunsBeside(job, worker)) return why;
-  const Job::Running& round = *RoundOf(job, worker);
+std::string Why(const Run& run, Rank rank, Instant now) {
+  const RunWorker& worker = run.workers()[static_cast<std::size_t>(rank)];
+  std::string why = run.Explain(now, rank);
+  if (!RunsBeside(run, worker)) return why;
+  const RunningGroup& round = *RoundOf(run, worker);
   const auto self = std::find_if(round.members.begin(), round.members.end(),
                                  [&](const GroupShare& share) { return share.rank == rank; });
   const bool gives = self != round.members.end() && self->weight > 0;
-  std::string own = worker.signal && worker.signal->waiting ? job.engine().Explain(now, rank) : "";
+  std::string own = worker.signal && worker.signal->waiting ? run.engine().Explain(now, rank) : "";
   if (own.empty()) own = "computing after round " + std::to_string(worker.iteration);
   return own + "; round " + std::to_string(round.iteration) +
          " reduces in the background, to which it gives " +
@@ -201,15 +201,15 @@ std::string Why(const Job& job, Rank rank, Instant now) {
 }
 
 // In a few words, seen from another member of `group`.
-std::string Does(const Job& job, GroupId group, const Job::Worker& worker, const Trail* trail,
+std::string Does(const Run& run, GroupId group, const RunWorker& worker, const Trail* trail,
                  Instant now) {
-  const Plan plan = job.engine().plan();
-  const Job::Running* in = AheadOf(job, worker);
+  const Plan plan = run.engine().plan();
+  const RunningGroup* in = AheadOf(run, worker);
   if (worker.group == group && AveragesInBackground(plan)) return "reduces";
   std::string text;
   if (in != nullptr && worker.group != group) {
     text = "in group " + std::to_string(worker.group);
-    const std::vector<Rank> computing = Computing(job, *in);
+    const std::vector<Rank> computing = Computing(run, *in);
     if (!computing.empty()) text += ", which waits for " + words::Ranks(computing);
   } else if (in == nullptr && worker.last_group == group) {
     return worker.last_ok ? "through with it" : "failed";
@@ -232,9 +232,9 @@ struct GroupAhead {
   GroupId id = kNoGroup;
   std::vector<GroupShare> members;
 };
-GroupAhead GroupOf(const Job& job, const std::vector<Engine::Drawn>& drawn, Rank rank) {
-  const Job::Worker& worker = job.workers()[static_cast<std::size_t>(rank)];
-  if (const Job::Running* in = AheadOf(job, worker)) return {worker.group, in->members};
+GroupAhead GroupOf(const Run& run, const std::vector<Engine::Drawn>& drawn, Rank rank) {
+  const RunWorker& worker = run.workers()[static_cast<std::size_t>(rank)];
+  if (const RunningGroup* in = AheadOf(run, worker)) return {worker.group, in->members};
   for (const Engine::Drawn& group : drawn) {
     for (const GroupShare& share : group.members) {
       if (share.rank == rank) return {group.id, group.members};
@@ -243,27 +243,27 @@ GroupAhead GroupOf(const Job& job, const std::vector<Engine::Drawn>& drawn, Rank
   return {};
 }
 
-void AddOthers(const Job& job, const Trails& trails, const std::vector<Engine::Drawn>& drawn,
+void AddOthers(const Run& run, const Trails& trails, const std::vector<Engine::Drawn>& drawn,
                Instant now, WorkerRow* row) {
-  const GroupAhead group = GroupOf(job, drawn, row->rank);
+  const GroupAhead group = GroupOf(run, drawn, row->rank);
   for (const GroupShare& share : group.members) {
     const auto place = static_cast<std::size_t>(share.rank);
-    if (share.rank == row->rank || place >= job.workers().size()) continue;
-    const Job::Worker& worker = job.workers()[place];
+    if (share.rank == row->rank || place >= run.workers().size()) continue;
+    const RunWorker& worker = run.workers()[place];
     const auto trail = trails.find(share.rank);
     std::string does =
-        worker.state == Job::State::kAbsent
+        worker.state == WorkerState::kAbsent
             ? "gone"
-            : Does(job, group.id, worker, trail == trails.end() ? nullptr : &trail->second, now);
+            : Does(run, group.id, worker, trail == trails.end() ? nullptr : &trail->second, now);
     if (share.passive) does += "; passive there";
     row->others.emplace_back(share.rank, std::move(does));
   }
 }
 
-WorkerRow RowOfHere(const Job& job, Rank rank, Instant now) {
-  const Job::Worker& worker = job.workers()[static_cast<std::size_t>(rank)];
+WorkerRow RowOfHere(const Run& run, Rank rank, Instant now) {
+  const RunWorker& worker = run.workers()[static_cast<std::size_t>(rank)];
   return {.rank = rank,
-          .state = StateWord(job, worker),
+          .state = StateWord(run, worker),
           .detail = {},
           .here = true,
           .iteration = worker.iteration,
@@ -273,7 +273,7 @@ WorkerRow RowOfHere(const Job& job, Rank rank, Instant now) {
           .host_name = worker.host_name,
           .pid = worker.pid,
           .step_ns = worker.signal ? std::optional(worker.signal->step_ns) : std::nullopt,
-          .why = Why(job, rank, now)};
+          .why = Why(run, rank, now)};
 }
 
 WorkerRow RowOfGone(Rank rank, const Trail& trail, Instant now, bool ended) {
@@ -292,12 +292,12 @@ WorkerRow RowOfGone(Rank rank, const Trail& trail, Instant now, bool ended) {
 }
 
 // The first record of a run has both its clocks.
-std::optional<PauseRow> PauseOf(HistorySource& source, const RunInfo& run, const Job& job) {
-  if (!job.paused()) return std::nullopt;
-  PauseRow row{.by = job.paused()->by, .reason = job.paused()->reason};
-  const Result<std::vector<Record>> first = source.Read(run.run, 0, 1, 0);
+std::optional<PauseRow> PauseOf(HistorySource& source, const RunInfo& info, const Run& run) {
+  if (!run.paused()) return std::nullopt;
+  PauseRow row{.by = run.paused()->by, .reason = run.paused()->reason};
+  const Result<std::vector<Record>> first = source.Read(info.run, 0, 1, 0);
   if (first.ok() && !first->empty()) {
-    row.since_wall_ns = run.started_wall_ns + (job.paused()->since - first->front().now);
+    row.since_wall_ns = info.started_wall_ns + (run.paused()->since - first->front().now);
   }
   return row;
 }
@@ -318,7 +318,7 @@ Status PresentReader::Add(const Record& record) {
   return Status::Ok();
 }
 
-const Job* PresentReader::job() const { return state_->replayer.job(); }
+const Run* PresentReader::run() const { return state_->replayer.run(); }
 
 Result<Present> LoadPresent(HistorySource& source, const RunInfo& run) {
   PresentReader reader;
@@ -333,16 +333,16 @@ Result<Present> LoadPresent(HistorySource& source, const RunInfo& run) {
   Result<DaemonStatus> daemon = source.Daemon();
   if (!daemon.ok() && daemon.status().code() != Code::kFailedPrecondition) return daemon.status();
   Present present = reader.Read(run, daemon.ok() ? &*daemon : nullptr);
-  present.paused = PauseOf(source, run, *reader.job());
+  present.paused = PauseOf(source, run, *reader.run());
   return present;
 }
 
-Present PresentReader::Read(const RunInfo& run, const DaemonStatus* daemon) const {
-  const Job& job = *state_->replayer.job();
+Present PresentReader::Read(const RunInfo& info, const DaemonStatus* daemon) const {
+  const Run& run = *state_->replayer.run();
   const Trails& trails = state_->trails;
-  Present present{.run = run,
-                  .plan = job.engine().plan(),
-                  .now = job.last_now(),
+  Present present{.run = info,
+                  .plan = run.engine().plan(),
+                  .now = run.last_now(),
                   .pace = {},
                   .workers = {},
                   .links = {},
@@ -351,31 +351,31 @@ Present PresentReader::Read(const RunInfo& run, const DaemonStatus* daemon) cons
   std::map<Rank, DurationNs> silences;
   if (daemon != nullptr) {
     // A run that has ended is explained as of its end.
-    if (!job.ended()) present.now = std::max(present.now, daemon->now);
+    if (!run.ended()) present.now = std::max(present.now, daemon->now);
     for (const WorkerSilence& silence : daemon->silences) {
-      if (silence.run == run.run) silences[silence.rank] = silence.silent_ns;
+      if (silence.run == info.run) silences[silence.rank] = silence.silent_ns;
     }
   }
-  if (!job.ended()) present.pace = SlowestSetsPace(job.spec().engine, job.live());
-  for (const auto& [pair, link] : job.broken_links()) {
+  if (!run.ended()) present.pace = SlowestSetsPace(run.spec().engine, run.live());
+  for (const auto& [pair, link] : run.broken_links()) {
     present.links.push_back({.a = pair.first,
                              .b = pair.second,
                              .asks = link.asks,
                              .broken_ns = present.now - link.since,
                              .reason = link.reason});
   }
-  for (auto it = job.refusals().rbegin(); it != job.refusals().rend(); ++it) {
+  for (auto it = run.refusals().rbegin(); it != run.refusals().rend(); ++it) {
     present.refusals.push_back({.refused = it->hello, .ago_ns = present.now - it->at});
   }
   std::map<Rank, WorkerRow> rows;
   for (const auto& [rank, trail] : trails) {
-    if (trail.left) rows[rank] = RowOfGone(rank, trail, present.now, job.ended());
+    if (trail.left) rows[rank] = RowOfGone(rank, trail, present.now, run.ended());
   }
-  const std::vector<Engine::Drawn> drawn = job.engine().DrawnGroups();
-  for (std::size_t i = 0; i < job.workers().size(); ++i) {
-    if (job.workers()[i].state == Job::State::kAbsent) continue;
+  const std::vector<Engine::Drawn> drawn = run.engine().DrawnGroups();
+  for (std::size_t i = 0; i < run.workers().size(); ++i) {
+    if (run.workers()[i].state == WorkerState::kAbsent) continue;
     const auto rank = static_cast<Rank>(i);
-    WorkerRow row = RowOfHere(job, rank, present.now);
+    WorkerRow row = RowOfHere(run, rank, present.now);
     const auto trail = trails.find(rank);
     if (trail != trails.end()) {
       if (!row.step_ns) row.step_ns = trail->second.step_ns;
@@ -384,8 +384,8 @@ Present PresentReader::Read(const RunInfo& run, const DaemonStatus* daemon) cons
       const Ready& ready = trail->second.ready;
       if (ready.iteration > row.iteration) row.local_steps = ready.local_steps;
     }
-    row.detail = Detail(job, row, job.workers()[i]);
-    AddOthers(job, trails, drawn, present.now, &row);
+    row.detail = Detail(run, row, run.workers()[i]);
+    AddOthers(run, trails, drawn, present.now, &row);
     if (const auto silence = silences.find(rank); silence != silences.end()) {
       row.heard_ns = silence->second;
     }
@@ -393,8 +393,8 @@ Present PresentReader::Read(const RunInfo& run, const DaemonStatus* daemon) cons
   }
   for (auto& [rank, row] : rows) {
     const auto place = static_cast<std::size_t>(rank);
-    if (rank >= 0 && place < job.tallies().size()) {
-      const Job::Tally& tally = job.tallies()[place];
+    if (rank >= 0 && place < run.tallies().size()) {
+      const RankTally& tally = run.tallies()[place];
       if (tally.last.known()) row.trained = tally.last;
       row.nonfinite = tally.nonfinite;
     }
@@ -403,16 +403,16 @@ Present PresentReader::Read(const RunInfo& run, const DaemonStatus* daemon) cons
   return present;
 }
 
-std::optional<RunProgress> LoadProgress(HistorySource& source, const RunInfo& run) {
-  if (run.ended) return std::nullopt;
+std::optional<RunProgress> LoadProgress(HistorySource& source, const RunInfo& info) {
+  if (info.ended) return std::nullopt;
   Replayer replayer;
-  const Status status = ReplayToPresent(source, run.run, &replayer, nullptr);
+  const Status status = ReplayToPresent(source, info.run, &replayer, nullptr);
   if (!status.ok()) return std::nullopt;
-  const Job& job = *replayer.job();
-  return RunProgress{.job = job.progress(),
-                     .differ = job.divergence().ranks,
-                     .paused = PauseOf(source, run, job),
-                     .stopped = job.stopped_by()};
+  const Run& run = *replayer.run();
+  return RunProgress{.job = run.progress(),
+                     .differ = run.divergence().ranks,
+                     .paused = PauseOf(source, info, run),
+                     .stopped = run.stopped_by()};
 }
 
 }  // namespace prd::ctl

@@ -81,12 +81,12 @@ class PresentReader {
   // As Replayer::Add.
   Status Add(const Record& record);
   // Null before the first record.
-  const Job* job() const;
+  const Run* run() const;
   // `daemon`: null where there is none that runs. REQUIRES: a record was added.
-  Present Read(const RunInfo& run, const DaemonStatus* daemon) const;
+  Present Read(const RunInfo& info, const DaemonStatus* daemon) const;
 
  private:
-  friend Result<Present> LoadPresent(HistorySource& source, const RunInfo& run);
+  friend Result<Present> LoadPresent(HistorySource& source, const RunInfo& info);
   struct State;
   std::unique_ptr<State> state_;
 };

@@ -22,15 +22,15 @@ Status Replayer::MakeJob(const Record& first) {
   }
   Result<JobSpec> spec = JobSpecFromToml(started->spec);
   if (!spec.ok()) return NotABeginning(first, spec.status().message());
-  job_ = std::make_unique<Job>(first.run, std::move(spec).value());
-  replay_ = std::make_unique<prd::Replay>(job_.get());
+  run_ = std::make_unique<Run>(first.run, std::move(spec).value());
+  replay_ = std::make_unique<prd::Replay>(run_.get());
   return Status::Ok();
 }
 
 Status Replayer::Load(const Record& first, const Snapshot& snapshot) {
   PRD_RETURN_IF_ERROR(MakeJob(first));
-  PRD_RETURN_IF_ERROR(job_->Load(snapshot.state));
-  if (job_->next_index() != snapshot.index) {
+  PRD_RETURN_IF_ERROR(run_->Load(snapshot.state));
+  if (run_->next_index() != snapshot.index) {
     return NotABeginning(
         first, "the snapshot is not of the state before record " + std::to_string(snapshot.index));
   }
@@ -38,8 +38,8 @@ Status Replayer::Load(const Record& first, const Snapshot& snapshot) {
 }
 
 Status Replayer::Add(const Record& record) {
-  if (!job_) PRD_RETURN_IF_ERROR(MakeJob(record));
-  if (job_->next_index() == 1 && record.index > 1) {
+  if (!run_) PRD_RETURN_IF_ERROR(MakeJob(record));
+  if (run_->next_index() == 1 && record.index > 1) {
     return NotABeginning(record,
                          "the records before it were removed (retain_bytes), so its "
                          "controller cannot be followed from its beginning");
@@ -59,7 +59,7 @@ Status ReplayFrom(HistorySource& source, RunId run, std::uint64_t from, Replayer
     if (wrong.ok() && seen) seen(record);
     return wrong.ok();
   }));
-  if (wrong.ok() && replayer->job() == nullptr) {
+  if (wrong.ok() && replayer->run() == nullptr) {
     return Status(Code::kDataLoss, "run " + std::to_string(run) + " has no records");
   }
   return wrong;

@@ -9,8 +9,8 @@
 #include <string>
 
 #include "common/base/history.h"
-#include "engines/job.h"
 #include "engines/replay.h"
+#include "engines/run.h"
 #include "prd/status.h"
 #include "tools/prdctl/source.h"
 
@@ -25,7 +25,7 @@ class Replayer {
   Status Load(const Record& first, const Snapshot& snapshot);
 
   // Null before the first record.
-  const Job* job() const { return job_.get(); }
+  const Run* run() const { return run_.get(); }
   std::uint64_t inputs() const { return replay_ ? replay_->inputs() : 0; }
   std::uint64_t decisions() const { return replay_ ? replay_->decisions() : 0; }
   // Decisions of the last input that the history does not hold yet.
@@ -34,7 +34,7 @@ class Replayer {
  private:
   Status MakeJob(const Record& first);
 
-  std::unique_ptr<Job> job_;
+  std::unique_ptr<Run> run_;
   std::unique_ptr<prd::Replay> replay_;
 };
 

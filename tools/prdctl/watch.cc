@@ -271,7 +271,7 @@ Json JobWatch::Summary(const std::vector<RunInfo>& runs, const DaemonStatus* dae
     json["runs"].push_back(run.run);
   }
   json["records"] = records;
-  if (present_ == nullptr || present_->job() == nullptr) return json;
+  if (present_ == nullptr || present_->run() == nullptr) return json;
   // The newest one that was read.
   const auto read = std::find_if(runs.begin(), runs.end(),
                                  [this](const RunInfo& run) { return run.run == run_; });
@@ -279,10 +279,10 @@ Json JobWatch::Summary(const std::vector<RunInfo>& runs, const DaemonStatus* dae
   const Instant now = Now(daemon);
   json["now_s"] = Seconds(now - start_);
   json["over"] = ended_;
-  json["expected"] = present_->job()->start_workers();
+  json["expected"] = present_->run()->start_workers();
   json["steps"] = all_steps_;
   json["paused"] = nullptr;
-  if (const auto& hold = present_->job()->paused(); hold && !ended_) {
+  if (const auto& hold = present_->run()->paused(); hold && !ended_) {
     json["paused"] = {{"by", Short(hold->by)},
                       {"reason", Short(hold->reason)},
                       {"for_s", Seconds(now - hold->since)}};

@@ -74,11 +74,11 @@ std::vector<HangWatch::Worker> Cluster::Doings() const {
 bool Cluster::Joining(const SimWorker& worker) const {
   const Controller* controller = controller_.controller();
   if (controller == nullptr) return false;
-  const auto job = controller->jobs().find(worker.run());
-  if (job == controller->jobs().end()) return false;
+  const auto run = controller->runs().find(worker.run());
+  if (run == controller->runs().end()) return false;
   const auto rank = static_cast<std::size_t>(worker.rank());
-  return rank < job->second->workers().size() &&
-         job->second->workers()[rank].state == Job::State::kJoining;
+  return rank < run->second->workers().size() &&
+         run->second->workers()[rank].state == WorkerState::kJoining;
 }
 
 // The first run that somebody has finished; kNoRun: none.
@@ -113,9 +113,9 @@ std::string Cluster::Stuck() const {
     text += "\n  " + worker.Where();
     const Controller* controller = controller_.controller();
     if (controller == nullptr) continue;
-    const auto job = controller->jobs().find(worker.run());
-    if (job != controller->jobs().end()) {
-      text += "; the controller says: " + job->second->Explain(world_.now, worker.rank());
+    const auto run = controller->runs().find(worker.run());
+    if (run != controller->runs().end()) {
+      text += "; the controller says: " + run->second->Explain(world_.now, worker.rank());
     }
     if (text.size() > 4000) return text + "\n  ...";
   }

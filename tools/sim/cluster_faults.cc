@@ -48,14 +48,14 @@ void Cluster::Faults() {
 void Cluster::CheckOut() const {
   const Controller* controller = controller_.controller();
   if (controller == nullptr || world_.forgot) return;
-  for (const auto& [run, job] : controller->jobs()) {
-    if (job->ended()) continue;
+  for (const auto& [id, run] : controller->runs()) {
+    if (run->ended()) continue;
     std::set<Incarnation> members;
-    for (const Job::Worker& worker : job->workers()) {
-      if (worker.state != Job::State::kAbsent) members.insert(worker.incarnation);
+    for (const RunWorker& worker : run->workers()) {
+      if (worker.state != WorkerState::kAbsent) members.insert(worker.incarnation);
     }
-    for (const Job::Worker& worker : job->workers()) {
-      const bool heard = worker.state != Job::State::kAbsent && worker.link.unacked().empty();
+    for (const RunWorker& worker : run->workers()) {
+      const bool heard = worker.state != WorkerState::kAbsent && worker.link.unacked().empty();
       if (!heard || !worker.untold.empty()) continue;
       doors_.KnowsOnly(WorkerOf(worker.incarnation), worker.incarnation, members);
     }
@@ -158,10 +158,10 @@ void Cluster::Forge(std::uint32_t worker) {
   const SimWorker& victim = workers_[worker];
   const Controller* controller = controller_.controller();
   if (controller == nullptr || workers_.size() < 2) return;
-  const auto job = controller->jobs().find(victim.run());
+  const auto run = controller->runs().find(victim.run());
   const auto rank = static_cast<std::size_t>(victim.rank());
-  if (job == controller->jobs().end() || rank >= job->second->workers().size()) return;
-  const Job::Worker& known = job->second->workers()[rank];
+  if (run == controller->runs().end() || rank >= run->second->workers().size()) return;
+  const RunWorker& known = run->second->workers()[rank];
   if (known.incarnation == 0 || known.incarnation != victim.incarnation()) return;
   Prng& dice = world_.dice;
   WorkerEnvelope forged{.run = victim.run(),

@@ -48,19 +48,19 @@ void ConnectionBook::Seen(Instant decided, const ProcessEnded& ended) const {
 }
 
 void ConnectionBook::Check(Instant now, const Controller& controller) const {
-  for (const auto& [run, job] : controller.jobs()) {
-    if (job->ended()) continue;
-    for (const Job::Worker& worker : job->workers()) {
-      if (worker.state == Job::State::kAbsent) continue;
+  for (const auto& [id, run] : controller.runs()) {
+    if (run->ended()) continue;
+    for (const RunWorker& worker : run->workers()) {
+      if (worker.state == WorkerState::kAbsent) continue;
       const auto known = known_.find(worker.incarnation);
       if (known == known_.end() || !known->second.ended) continue;
       const DurationNs since =
           now - std::max({*known->second.ended, known->second.late, waits_anew_});
       if (since <= 2 * grace_ + grace_ / 2) continue;
       throw Violation("death-known", "the connection of rank " +
-                                         std::to_string(&worker - job->workers().data()) +
+                                         std::to_string(&worker - run->workers().data()) +
                                          " ended " + std::to_string(since / kMillisecond) +
-                                         " ms ago, and it is still in run " + std::to_string(run));
+                                         " ms ago, and it is still in run " + std::to_string(id));
     }
   }
 }

@@ -560,15 +560,15 @@ void Conceal(Mutation mutation, const Controller& controller, WorkerEnvelope* en
       mutation != Mutation::kSamplesLost) {
     return;
   }
-  const auto job = controller.jobs().find(envelope->run);
-  if (job == controller.jobs().end()) return;
+  const auto run = controller.runs().find(envelope->run);
+  if (run == controller.runs().end()) return;
   const auto rank = static_cast<std::size_t>(envelope->rank);
-  const std::vector<Job::Worker>& workers = job->second->workers();
+  const std::vector<RunWorker>& workers = run->second->workers();
   if (rank >= workers.size() || workers[rank].incarnation != envelope->incarnation) return;
   if (mutation == Mutation::kTokenIgnored) envelope->token = workers[rank].token;
   if (auto* told = std::get_if<Progressed>(&envelope->body);
       told != nullptr && mutation == Mutation::kSamplesLost) {
-    told->own.samples = job->second->tallies()[rank].last.samples;
+    told->own.samples = run->second->tallies()[rank].last.samples;
   }
   if (mutation != Mutation::kForgottenAckIgnored) return;
   envelope->ack = std::min(envelope->ack, workers[rank].link.last_out());

@@ -211,7 +211,7 @@ std::unique_ptr<Controller> SimController::Recover(bool from_snapshots, History*
 
 std::map<RunId, std::uint64_t> SimController::Hashes(const Controller& controller) const {
   std::map<RunId, std::uint64_t> hashes;
-  for (const auto& [run, job] : controller.jobs()) hashes[run] = job->StateHash();
+  for (const auto& [id, run] : controller.runs()) hashes[id] = run->StateHash();
   return hashes;
 }
 
@@ -411,10 +411,10 @@ void SimController::Take(const Mailed& mailed, std::int64_t wall_ns) {
   Claim(mailed);
   const auto* reports = std::get_if<Finished>(&envelope.body);
   if (mutation_ == Mutation::kHintIsProof && reports != nullptr) {
-    const auto job = controller_->jobs().find(envelope.run);
+    const auto run = controller_->runs().find(envelope.run);
     for (const Rank other : reports->unreachable) {
-      if (job == controller_->jobs().end() || other < 0) continue;
-      const auto& workers = job->second->workers();
+      if (run == controller_->runs().end() || other < 0) continue;
+      const auto& workers = run->second->workers();
       if (static_cast<std::size_t>(other) >= workers.size()) continue;
       controller_->Connection(world_->now, workers[static_cast<std::size_t>(other)].incarnation,
                               false);
@@ -429,7 +429,7 @@ void SimController::Take(const Mailed& mailed, std::int64_t wall_ns) {
   controller_->Receive(world_->now, wall_ns, taken);
 }
 
-void SimController::CheckForged(const WorkerEnvelope& forged, const Job& job, Rank rank,
+void SimController::CheckForged(const WorkerEnvelope& forged, const Run& run, Rank rank,
                                 std::int64_t wall_ns) {
   const auto marks = [&] {
     const Controller::Counters& of = controller_->counters();
@@ -437,13 +437,13 @@ void SimController::CheckForged(const WorkerEnvelope& forged, const Job& job, Ra
   };
   const std::vector<std::uint64_t> before = marks();
   const std::map<RunId, std::uint64_t> hashes = Hashes(*controller_);
-  const std::optional<DurationNs> silence = controller_->Silence(world_->now, job.run(), rank);
+  const std::optional<DurationNs> silence = controller_->Silence(world_->now, run.id(), rank);
   WorkerEnvelope taken = forged;
   Conceal(mutation_, *controller_, &taken);
   controller_->Receive(world_->now, wall_ns, taken);
   const char* const what = Hashes(*controller_) != hashes ? "changes the job"
                            : marks() != before            ? "is answered"
-                           : controller_->Silence(world_->now, job.run(), rank) != silence
+                           : controller_->Silence(world_->now, run.id(), rank) != silence
                                ? "counts as a sign of life"
                                : nullptr;
   if (what == nullptr) return;
@@ -451,14 +451,14 @@ void SimController::CheckForged(const WorkerEnvelope& forged, const Job& job, Ra
                                 std::to_string(rank) + ", without its token, " + what);
 }
 
-std::optional<std::pair<const Job*, Rank>> SimController::Forged(
+std::optional<std::pair<const Run*, Rank>> SimController::Forged(
     const WorkerEnvelope& envelope) const {
-  for (const auto& [run, job] : controller_->jobs()) {
-    for (std::size_t i = 0; i < job->workers().size(); ++i) {
-      const Job::Worker& worker = job->workers()[i];
+  for (const auto& [id, run] : controller_->runs()) {
+    for (std::size_t i = 0; i < run->workers().size(); ++i) {
+      const RunWorker& worker = run->workers()[i];
       if (worker.incarnation != envelope.incarnation || worker.incarnation == 0) continue;
       if (worker.token == envelope.token) return std::nullopt;
-      return std::pair<const Job*, Rank>(job.get(), static_cast<Rank>(i));
+      return std::pair<const Run*, Rank>(run.get(), static_cast<Rank>(i));
     }
   }
   return std::nullopt;

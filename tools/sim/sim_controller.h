@@ -78,9 +78,9 @@ class SimController final : private Transport {
   void Wake();
   void TakeEnds();
   void Claim(const Mailed& mailed);
-  void CheckForged(const WorkerEnvelope& forged, const Job& job, Rank rank, std::int64_t wall_ns);
+  void CheckForged(const WorkerEnvelope& forged, const Run& run, Rank rank, std::int64_t wall_ns);
   // The job and rank of a message's incarnation, if the message has another token.
-  std::optional<std::pair<const Job*, Rank>> Forged(const WorkerEnvelope& envelope) const;
+  std::optional<std::pair<const Run*, Rank>> Forged(const WorkerEnvelope& envelope) const;
   bool HasFinished(const RunIdentity& run) const;
   void Die();
   void MayForget();

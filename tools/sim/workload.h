@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "config/engine_text.h"
-#include "engines/run_spec.h"
+#include "engines/job_spec.h"
 #include "prd/status.h"
 
 namespace prd::sim {

@@ -47,9 +47,9 @@ Story StoryOf(const EngineOptions& engine) {
 // once their training loops wait.
 class Toy {
  public:
-  Toy(const JobSpec& spec, int workers) : job_(1, spec), workers_(workers) {
-    JobOutput out;
-    job_.Start(now_, 1'700'000'000 * kSecond, {}, {}, &out);
+  Toy(const JobSpec& spec, int workers) : run_(1, spec), workers_(workers) {
+    RunOutput out;
+    run_.Start(now_, 1'700'000'000 * kSecond, {}, {}, &out);
     Take(out);
     for (Rank rank = 0; rank < workers; ++rank) {
       Say(rank, Hello{.job = "mnist",
@@ -71,13 +71,13 @@ class Toy {
     Reduce();
   }
   bool Deadline() {
-    if (!job_.NextDeadline()) return false;
-    now_ = std::max(now_, *job_.NextDeadline());
+    if (!run_.NextDeadline()) return false;
+    now_ = std::max(now_, *run_.NextDeadline());
     Step(DeadlineReached{});
     return true;
   }
   bool There(Rank rank) const { return there_.contains(rank); }
-  const Job& job() const { return job_; }
+  const prd::Run& run() const { return run_; }
   const std::vector<Record>& records() const { return records_; }
 
  private:
@@ -87,17 +87,17 @@ class Toy {
                                   .incarnation = 100 + static_cast<Incarnation>(rank),
                                   .seq = ++seq_[rank],
                                   .body = std::move(body)};
-    ASSERT_EQ(job_.Admit(envelope).verdict, Job::Admission::Verdict::kStep);
+    ASSERT_EQ(run_.Admit(envelope).verdict, Admission::Verdict::kStep);
     Step(FromWorker{envelope});
   }
   void Step(const Input& input) {
-    JobOutput out;
-    job_.Step(now_, input, &out);
+    RunOutput out;
+    run_.Step(now_, input, &out);
     Take(out);
   }
-  void Take(const JobOutput& out) {
+  void Take(const RunOutput& out) {
     records_.insert(records_.end(), out.records.begin(), out.records.end());
-    for (const JobOutput::Outgoing& send : out.sends) {
+    for (const RunOutput::Outgoing& send : out.sends) {
       if (std::holds_alternative<QueryReply>(send.envelope.body)) there_.erase(send.rank);
     }
   }
@@ -105,7 +105,7 @@ class Toy {
   void Reduce() {
     for (bool more = true; more;) {
       more = false;
-      for (const auto& [id, group] : job_.groups()) {
+      for (const auto& [id, group] : run_.groups()) {
         bool all = true;
         for (const GroupShare& share : group.members) {
           all = all && (group.kind != GroupKind::kTrain || There(share.rank));
@@ -123,7 +123,7 @@ class Toy {
     }
   }
 
-  Job job_;
+  prd::Run run_;
   const int workers_;
   Instant now_{kSecond};
   std::set<Rank> there_;
@@ -184,7 +184,7 @@ TEST(AheadTest, WhatIsDrawnAndNotFormedIsPendingOnceAMemberHasAsked) {
       for (const Json& group : groups["groups"]) {
         if (group["state"] == "pending" || group["state"] == "buffered") ++drawn;
       }
-      EXPECT_EQ(drawn, toy.job().engine().DrawnGroups().size());
+      EXPECT_EQ(drawn, toy.run().engine().DrawnGroups().size());
     }
     std::uint64_t conflicts = 0;
     for (const Record& record : toy.records()) {
@@ -203,7 +203,7 @@ TEST(AheadTest, EveryCommandWorksAtAnyMoment) {
   for (const EngineOptions& engine : {EngineOptions(Random(true)), EngineOptions(PragueOptions{}),
                                       EngineOptions(AdPsgdOptions{}), EngineOptions(Static())}) {
     Toy toy(SpecOf(engine, 6), 6);
-    const bool scheduled = FollowsSchedule(toy.job().engine().plan());
+    const bool scheduled = FollowsSchedule(toy.run().engine().plan());
     for (int i = 0; i < 30; ++i) {
       toy.Deadline();
       const auto rank = static_cast<Rank>((7 * i + i / 3) % 6);

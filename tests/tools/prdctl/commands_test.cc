@@ -58,13 +58,13 @@ TEST(CommandsTest, JobsShowsTheNewestAndWhatGoesOn) {
 // Rank 0 waits for two others, of which one was refused.
 TEST(CommandsTest, ExplainNamesWhoWasRefused) {
   const JobSpec spec = PReduceSpec(3);
-  Job job(1, spec);
-  JobOutput out;
-  job.Start({kSecond}, 0, {5, 6}, {}, &out);
+  prd::Run run(1, spec);
+  RunOutput out;
+  run.Start({kSecond}, 0, {5, 6}, {}, &out);
   const Hello hello{.job = spec.name, .rank = 0, .host = "h", .endpoints = {"tcp://x:1"}};
-  job.Step({2 * kSecond}, FromWorker{{.incarnation = 7, .seq = 1, .body = hello}}, &out);
+  run.Step({2 * kSecond}, FromWorker{{.incarnation = 7, .seq = 1, .body = hello}}, &out);
   const HelloRefused refused{.rank = 2, .host_name = "node", .pid = 9, .reason = "wrong model"};
-  job.Step({3 * kSecond}, refused, &out);
+  run.Step({3 * kSecond}, refused, &out);
   MemorySource source;
   RunInfo info = InfoOf(out.records);
   info.begun = false;

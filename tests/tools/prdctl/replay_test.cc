@@ -24,7 +24,7 @@ TEST(ReplayTest, AWholeRunLeadsToTheSameState) {
   Replayer replayer;
   const Status status = ReplayAll(source, InfoOf(records), &replayer);
   ASSERT_TRUE(status.ok()) << status.ToString();
-  EXPECT_EQ(replayer.job()->StateHash(), hash);
+  EXPECT_EQ(replayer.run()->StateHash(), hash);
   EXPECT_EQ(replayer.inputs() + replayer.decisions(), records.size());
   EXPECT_EQ(replayer.open(), 0u);
 }
@@ -43,14 +43,14 @@ TEST(ReplayTest, ASnapshotSavesReadingAndLeadsToTheSameState) {
   std::size_t seen = 0;
   const Status status = ReplayToPresent(source, 1, &replayer, [&](const Record&) { ++seen; });
   ASSERT_TRUE(status.ok()) << status.ToString();
-  EXPECT_EQ(replayer.job()->StateHash(), hash);
+  EXPECT_EQ(replayer.run()->StateHash(), hash);
   EXPECT_EQ(seen, records.size() - half.index);
   EXPECT_LT(source.read(), records.size());
   // A snapshot that cannot be read costs time only.
   source.Save(1, {.index = half.index, .state = "not a snapshot"});
   Replayer again;
   ASSERT_TRUE(ReplayToPresent(source, 1, &again, nullptr).ok());
-  EXPECT_EQ(again.job()->StateHash(), hash);
+  EXPECT_EQ(again.run()->StateHash(), hash);
 }
 
 TEST(ReplayTest, FindsEveryKindOfDamage) {

@@ -208,7 +208,7 @@ TEST_P(EngineRuns, ReplayLeadsToTheRecordedDecisions) {
     EXPECT_EQ(replayer.open(), 0u);
     Replayer again;
     ASSERT_TRUE(ReplayAll(source, InfoOf(records), &again).ok());
-    EXPECT_EQ(again.job()->StateHash(), replayer.job()->StateHash());
+    EXPECT_EQ(again.run()->StateHash(), replayer.run()->StateHash());
   }
 }
 

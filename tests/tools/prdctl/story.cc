@@ -25,15 +25,15 @@ namespace {
 class Virtual {
  public:
   Virtual(RunId run, const JobSpec& spec, const RealRun& plan)
-      : plan_(plan), job_(run, spec), workers_(plan.step_ns.size()) {}
+      : plan_(plan), run_(run, spec), workers_(plan.step_ns.size()) {}
 
   std::vector<Record> Go(std::uint64_t* hash, Snapshot* half) {
-    JobOutput out;
-    job_.Start(now_, 1'700'000'000 * kSecond, {}, {}, &out);
+    RunOutput out;
+    run_.Start(now_, 1'700'000'000 * kSecond, {}, {}, &out);
     Take(out);
     for (Rank rank = 0; rank < static_cast<Rank>(workers_.size()); ++rank) {
       Later(0, rank,
-            Hello{.job = job_.spec().name,
+            Hello{.job = run_.spec().name,
                   .rank = rank,
                   .host = "boot",
                   .host_name = "host" + std::to_string(rank),
@@ -59,10 +59,10 @@ class Virtual {
       now_ = Instant{kSecond + time};
       if (!Of(rank).gone) Speak(rank, said_.at(order));
       if (half != nullptr && half->state.empty() && Of(0).iteration >= plan_.steps / 2) {
-        *half = {.index = job_.next_index(), .state = SaveState(job_)};
+        *half = {.index = run_.next_index(), .state = SaveState(run_)};
       }
     }
-    if (hash != nullptr) *hash = job_.StateHash();
+    if (hash != nullptr) *hash = run_.StateHash();
     return records_;
   }
 
@@ -99,7 +99,7 @@ class Virtual {
       worker.group = kNoGroup;
     }
     if (std::holds_alternative<Ready>(body)) worker.ready = now_;
-    Step(FromWorker{{.run = job_.run(),
+    Step(FromWorker{{.run = run_.id(),
                      .rank = rank,
                      .incarnation = worker.incarnation,
                      .seq = ++worker.seq,
@@ -120,14 +120,14 @@ class Virtual {
   }
 
   void Step(const Input& input) {
-    JobOutput out;
-    job_.Step(now_, input, &out);
+    RunOutput out;
+    run_.Step(now_, input, &out);
     Take(out);
   }
 
-  void Take(JobOutput& out) {
+  void Take(RunOutput& out) {
     for (Record& record : out.records) records_.push_back(std::move(record));
-    for (const JobOutput::Outgoing& send : out.sends) {
+    for (const RunOutput::Outgoing& send : out.sends) {
       Worker& worker = Of(send.rank);
       if (const auto* group = std::get_if<Group>(&send.envelope.body)) {
         worker.group = group->id;
@@ -156,7 +156,7 @@ class Virtual {
   }
 
   const RealRun& plan_;
-  Job job_;
+  prd::Run run_;
   Instant now_{kSecond};
   std::vector<Worker> workers_;
   std::vector<WorkerBody> said_;

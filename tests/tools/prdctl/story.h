@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "engines/job.h"
+#include "engines/run.h"
 #include "tools/prdctl/source.h"
 
 namespace prd::ctl {
@@ -143,7 +143,7 @@ struct RealRun {
 };
 
 // The records of a p-reduce job (P = 2, constant weights unless the spec says otherwise) that a
-// real Job writes for workers with these step times. `job` gets its last state, `half` a snapshot
+// real Run writes for workers with these step times. `job` gets its last state, `half` a snapshot
 // made half way.
 std::vector<Record> MakeRun(RunId run, const JobSpec& spec, const RealRun& plan,
                             std::uint64_t* hash = nullptr, Snapshot* half = nullptr);

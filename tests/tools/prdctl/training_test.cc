@@ -22,9 +22,9 @@ class TrainingTest : public ::testing::Test {
     spec.workers = 3;
     spec.goal = goal;
     spec.text = JobSpecToToml(spec);
-    job_ = std::make_unique<Job>(1, spec);
-    JobOutput out;
-    job_->Start(now_, 0, {}, {}, &out);
+    run_ = std::make_unique<prd::Run>(1, spec);
+    RunOutput out;
+    run_->Start(now_, 0, {}, {}, &out);
     records_ = out.records;
     for (Rank r = 0; r < 3; ++r) {
       Say(r, Hello{.job = "mnist", .rank = r, .host = "h", .endpoints = {"tcp://x:1"}});
@@ -33,8 +33,8 @@ class TrainingTest : public ::testing::Test {
   }
   void Say(Rank rank, WorkerBody body) {
     now_.ns += kMs;
-    JobOutput out;
-    job_->Step(now_,
+    RunOutput out;
+    run_->Step(now_,
                FromWorker{{.run = 1,
                            .rank = rank,
                            .incarnation = 10u + static_cast<Incarnation>(rank),
@@ -60,7 +60,7 @@ class TrainingTest : public ::testing::Test {
     return Text([&](const Console& c) { return ShowWorkers(source, "", c); });
   }
 
-  std::unique_ptr<Job> job_;
+  std::unique_ptr<prd::Run> run_;
   Instant now_{kSecond};
   std::map<Rank, Seq> seq_;
   std::vector<Record> records_;

@@ -55,7 +55,7 @@ Snapshot SnapshotBehind(const std::vector<Record>& records, std::uint64_t index)
     if (record.index > index && replayer.open() == 0) break;
     EXPECT_TRUE(replayer.Add(record).ok());
   }
-  return {.index = replayer.job()->next_index(), .state = SaveState(*replayer.job())};
+  return {.index = replayer.run()->next_index(), .state = SaveState(*replayer.run())};
 }
 
 using Command = std::function<Status(HistorySource&, const Console&)>;

@@ -1,7 +1,7 @@
 // What a job takes from its workers at most: far above any training run, and low enough to keep
 // arithmetic on what peers say clear of overflow.
-#ifndef PRD_ENGINES_JOB_LIMITS_H_
-#define PRD_ENGINES_JOB_LIMITS_H_
+#ifndef PRD_ENGINES_RUN_LIMITS_H_
+#define PRD_ENGINES_RUN_LIMITS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -29,4 +29,4 @@ inline constexpr std::size_t kMaxEndpoints = 8;
 
 }  // namespace prd
 
-#endif  // PRD_ENGINES_JOB_LIMITS_H_
+#endif  // PRD_ENGINES_RUN_LIMITS_H_

@@ -1,4 +1,4 @@
-#include "engines/job.h"
+#include "engines/run.h"
 
 #include <algorithm>
 #include <utility>
@@ -6,12 +6,12 @@
 
 #include "common/base/check.h"
 #include "engines/final_average.h"
-#include "engines/job_limits.h"
 #include "engines/run_end.h"
+#include "engines/run_limits.h"
 
 namespace prd {
 
-Job::Job(RunId run, JobSpec spec)
+Run::Run(RunId run, JobSpec spec)
     : RunState(run, std::move(spec), this),
       stops_(context_, &ready_, &clock_, &orders_),
       joiners_(context_, &ready_, &copies_, &start_, &groups_, &held_),
@@ -19,8 +19,8 @@ Job::Job(RunId run, JobSpec spec)
       drains_(context_, &orders_, &stops_, &copies_, &groups_, engine_.get()),
       announcer_(context_, &ready_, &copies_, &held_) {}
 
-void Job::Start(Instant now, std::int64_t wall_ns, RunIdentity identity, const FormerRun& former,
-                JobOutput* out) {
+void Run::Start(Instant now, std::int64_t wall_ns, RunIdentity identity, const FormerRun& former,
+                RunOutput* out) {
   PRD_CHECK(next_index() == 0);
   log_.Begin(now, out);
   started_at_ = now;
@@ -45,7 +45,7 @@ void Job::Start(Instant now, std::int64_t wall_ns, RunIdentity identity, const F
   log_.End();
 }
 
-std::optional<Instant> Job::NextDeadline() const {
+std::optional<Instant> Run::NextDeadline() const {
   std::optional<Instant> next = engine_->NextDeadline();
   const std::optional<Instant> awaits = switch_.former().known() && !start_.begun()
                                             ? std::optional(switch_.awaits_until())
@@ -56,23 +56,23 @@ std::optional<Instant> Job::NextDeadline() const {
   return next;
 }
 
-Status Job::Load(std::string_view state) {
+Status Run::Load(std::string_view state) {
   StateArchive ar = StateArchive::Loader(state);
   Archive(ar);
   if (ar.ok() && ar.AtEnd() && Restore()) return Status::Ok();
-  return Status(Code::kDataLoss, "the snapshot of run " + std::to_string(run()) +
+  return Status(Code::kDataLoss, "the snapshot of run " + std::to_string(id()) +
                                      " is damaged, or of another version of prd");
 }
 
-std::uint64_t Job::StateHash() const {
+std::uint64_t Run::StateHash() const {
   StateArchive ar = StateArchive::Hasher();
-  const_cast<Job*>(this)->Archive(ar);  // a Hasher only reads
+  const_cast<Run*>(this)->Archive(ar);  // a Hasher only reads
   return HashBytes(ar.bytes());
 }
 
 // ---- one input ----
 
-void Job::Step(Instant now, const Input& input, JobOutput* out) {
+void Run::Step(Instant now, const Input& input, RunOutput* out) {
   PRD_CHECK(now >= last_now() && !ended());
   const auto* act = std::get_if<OperatorActed>(&input);
   log_.Begin(now, out);
@@ -90,7 +90,7 @@ void Job::Step(Instant now, const Input& input, JobOutput* out) {
   } else if (const auto* lost = std::get_if<HistoryLost>(&input)) {
     // The controller does not know what it has told its workers, or heard from them. They come back
     // to a new run, with the replicas that they have.
-    const std::string why = "the history of run " + std::to_string(run()) +
+    const std::string why = "the history of run " + std::to_string(id()) +
                             " has lost its end: rank " + std::to_string(lost->rank) +
                             " knows of messages that it does not have";
     SendAway(LeftReason::kLost, why);
@@ -110,14 +110,14 @@ void Job::Step(Instant now, const Input& input, JobOutput* out) {
 }
 
 // The engine hears of a deadline unless only the run's own are due.
-void Job::OnDeadline() {
+void Run::OnDeadline() {
   const auto due = [this](const std::optional<Instant>& at) { return at && *at <= last_now(); };
   const bool awaited = switch_.former().known() && !start_.begun() && due(switch_.awaits_until());
   const bool own = due(start_.grace_ends()) || due(copies_.again()) || awaited;
   if (due(engine_->NextDeadline()) || !own) ToEngine(DeadlineEvent{});
 }
 
-void Job::OnAct(const OperatorActed& act) {
+void Run::OnAct(const OperatorActed& act) {
   const std::string by = act.by + (act.reason.empty() ? "" : ": " + act.reason);
   switch (act.verb) {
     case OperatorVerb::kEvict:
@@ -151,7 +151,7 @@ void Job::OnAct(const OperatorActed& act) {
 
 // ---- messages ----
 
-void Job::OnWorker(const WorkerEnvelope& envelope) {
+void Run::OnWorker(const WorkerEnvelope& envelope) {
   if (std::holds_alternative<Hello>(envelope.body)) return OnHello(envelope);
   const Rank rank = envelope.rank;
   roster_.Receive(rank, envelope.seq, envelope.ack);
@@ -161,7 +161,7 @@ void Job::OnWorker(const WorkerEnvelope& envelope) {
   Remove(rank, LeftReason::kEvicted, wrong);
 }
 
-void Job::OnHello(const WorkerEnvelope& envelope) {
+void Run::OnHello(const WorkerEnvelope& envelope) {
   const Hello& hello = std::get<Hello>(envelope.body);
   const Rank rank = hello.rank == kNoRank ? roster_.Free() : hello.rank;
   if (rank >= roster_.size()) {
@@ -178,7 +178,7 @@ void Job::OnHello(const WorkerEnvelope& envelope) {
   start_.Expect(spec_.workers > 0 ? spec_.workers : std::max(1, hello.world_size));
   const Trained own = clock_.CountHello(rank, hello.own);
   LookForGoal();
-  roster_.Send(rank, Welcome{.run = run(),
+  roster_.Send(rank, Welcome{.run = id(),
                              .identity = identity_,
                              .rank = rank,
                              .job = spec_.name,
@@ -195,7 +195,7 @@ void Job::OnHello(const WorkerEnvelope& envelope) {
                              .job_calls = true});
 }
 
-std::string Job::OnMessage(Rank rank, const WorkerBody& body) {
+std::string Run::OnMessage(Rank rank, const WorkerBody& body) {
   if (const auto* ready = std::get_if<Ready>(&body)) return OnReady(rank, *ready);
   if (const auto* done = std::get_if<Finished>(&body)) return OnFinished(rank, *done);
   if (const auto* adopted = std::get_if<Adopted>(&body)) return OnAdopted(rank, *adopted);
@@ -217,7 +217,7 @@ std::string Job::OnMessage(Rank rank, const WorkerBody& body) {
   return {};
 }
 
-std::string Job::OnReady(Rank rank, const Ready& ready) {
+std::string Run::OnReady(Rank rank, const Ready& ready) {
   if (std::string wrong = CountReport(rank, ready.own, ready.nonfinite); !wrong.empty()) {
     return wrong;
   }
@@ -236,7 +236,7 @@ std::string Job::OnReady(Rank rank, const Ready& ready) {
   return {};
 }
 
-std::string Job::OnFinished(Rank rank, const Finished& finished) {
+std::string Run::OnFinished(Rank rank, const Finished& finished) {
   if (finished.group == kNoGroup) return link_reports_.OnNoGroup(rank, finished);
   const Worker& worker = roster_[rank];
   if (worker.group != finished.group || worker.source != kNoRank) {
@@ -254,7 +254,7 @@ std::string Job::OnFinished(Rank rank, const Finished& finished) {
   return {};
 }
 
-std::string Job::OnAdopted(Rank rank, const Adopted& adopted) {
+std::string Run::OnAdopted(Rank rank, const Adopted& adopted) {
   const Worker& worker = roster_[rank];
   if (worker.source == kNoRank) return "an answer to no order to adopt";
   if (adopted.ok && (adopted.iteration < 0 || adopted.iteration > kMaxIteration)) {
@@ -269,7 +269,7 @@ std::string Job::OnAdopted(Rank rank, const Adopted& adopted) {
   return worker.state == State::kActive ? stops_.TakeHeld(rank) : std::string();
 }
 
-std::string Job::OnPlaced(Rank rank, const Placed& placed) {
+std::string Run::OnPlaced(Rank rank, const Placed& placed) {
   const State state = roster_[rank].state;
   const bool holds = state == State::kActive || state == State::kPaused || roster_[rank].resumes ||
                      state == State::kFinishing || state == State::kFinal;
@@ -279,7 +279,7 @@ std::string Job::OnPlaced(Rank rank, const Placed& placed) {
 }
 
 // Names the workers with a replica that is of use to others: not those that copy one themselves.
-void Job::OnAskMembers(Rank rank) {
+void Run::OnAskMembers(Rank rank) {
   Members members;
   for (Rank r = 0; r < roster_.size(); ++r) {
     const Worker& worker = roster_[r];
@@ -293,7 +293,7 @@ void Job::OnAskMembers(Rank rank) {
 }
 
 // A stopped worker leaves like a drained one: it first finishes the groups it is in.
-void Job::OnLeave(Rank rank, const Leave& leave) {
+void Run::OnLeave(Rank rank, const Leave& leave) {
   const Worker& worker = roster_[rank];
   const bool stopped = worker.state == State::kPaused || worker.state == State::kFinishing ||
                        worker.state == State::kFinal;
@@ -302,33 +302,33 @@ void Job::OnLeave(Rank rank, const Leave& leave) {
   Remove(rank, LeftReason::kLeft, leave.reason);
 }
 
-std::string Job::CountReport(Rank rank, const Trained& own, std::uint32_t nonfinite) {
+std::string Run::CountReport(Rank rank, const Trained& own, std::uint32_t nonfinite) {
   std::string wrong = clock_.CountReport(last_now(), rank, own, nonfinite);
   if (wrong.empty()) LookForGoal();
   return wrong;
 }
 
 // A job that has not begun in this run is done once it has.
-void Job::LookForGoal() {
+void Run::LookForGoal() {
   if (start_.begun() && clock_.ReachGoal()) log_.Write(GoalReached{clock_.trained()});
 }
 
 // ---- acts that concern more than one part ----
 
-void Job::ToEngine(const Event& event) {
+void Run::ToEngine(const Event& event) {
   effects_.clear();
   engine_->Step(last_now(), event, groups_.next(), &effects_);
   for (Effect& effect : effects_) announcer_.Announce(std::move(effect));
 }
 
-void Job::DeliverReady(Rank rank) {
+void Run::DeliverReady(Rank rank) {
   if (roster_[rank].state != State::kActive) return;
   const bool copies = context_.joining != Engine::Joining::kAnytime && Count(State::kAdopting) > 0;
   const bool withhold = copies || paused() || orders_.Drains(rank);
   if (const auto event = ready_.Deliver(rank, withhold)) ToEngine(*event);
 }
 
-void Job::Activate(Rank rank, Iteration iteration, const std::string& reason) {
+void Run::Activate(Rank rank, Iteration iteration, const std::string& reason) {
   const Worker& worker = roster_[rank];
   roster_.SetState(rank, State::kActive);
   roster_.SetIteration(rank, iteration);
@@ -342,7 +342,7 @@ void Job::Activate(Rank rank, Iteration iteration, const std::string& reason) {
   link_reports_.Tell(rank);
 }
 
-void Job::Remove(Rank rank, LeftReason why, const std::string& reason) {
+void Run::Remove(Rank rank, LeftReason why, const std::string& reason) {
   copies_.Forget(rank);
   ready_.Clear(rank);
   const Worker gone = roster_.Leave(rank);
@@ -367,9 +367,9 @@ void Job::Remove(Rank rank, LeftReason why, const std::string& reason) {
   groups_.Leave(rank, gone, reason);
 }
 
-void Job::TakeHeldStop(Rank rank) { PRD_CHECK(stops_.TakeHeld(rank).empty()); }
+void Run::TakeHeldStop(Rank rank) { PRD_CHECK(stops_.TakeHeld(rank).empty()); }
 
-void Job::EndCommonStart(Iteration iteration, const std::vector<Rank>& ok,
+void Run::EndCommonStart(Iteration iteration, const std::vector<Rank>& ok,
                          const std::vector<Rank>& failed) {
   if (!ok.empty()) start_.Make();
   LookForGoal();
@@ -390,7 +390,7 @@ void Job::EndCommonStart(Iteration iteration, const std::vector<Rank>& ok,
 
 // ---- the run as a whole ----
 
-Job::Phase Job::phase() const {
+Run::Phase Run::phase() const {
   if (ended()) return Phase::kEnded;
   if (Count(State::kFinal) > 0) return Phase::kAveraging;
   if (!start_.made() && Count(State::kStarting) == 0 && Count(State::kJoining) > 0) {
@@ -400,7 +400,7 @@ Job::Phase Job::phase() const {
   return live() > 0 && Count(State::kFinishing) == live() ? Phase::kFinishing : Phase::kTraining;
 }
 
-void Job::Progress() {
+void Run::Progress() {
   MoveWorkersOn();
   const Phase now = phase();
   if (now != Phase::kForming) start_.EndGrace();
@@ -433,7 +433,7 @@ void Job::Progress() {
 }
 
 // Lets workers leave, go on, copy and join as far as they can.
-void Job::MoveWorkersOn() {
+void Run::MoveWorkersOn() {
   if (!draining().empty()) drains_.LetGo();
   if (roster_.resuming() > 0) {  // first: one may have the newest replica
     joiners_.AdmitResuming(switching().has_value());
@@ -453,7 +453,7 @@ void Job::MoveWorkersOn() {
   if (Count(State::kJoining) > 0 && start_.made() && !switching()) joiners_.Admit();
 }
 
-void Job::MakeStart() {
+void Run::MakeStart() {
   int needed = 0;
   if (switch_.former().known() && !start_.begun()) {
     needed =
@@ -471,7 +471,7 @@ void Job::MakeStart() {
 }
 
 // Forms a group of all workers in `from`, if they can meet: the common start or the final average.
-void Job::Gather(GroupKind kind, State from, State to) {
+void Run::Gather(GroupKind kind, State from, State to) {
   if (!held_.CanMeet(from)) return;
   GroupFormed form{
       .id = (*groups_.next())++, .kind = kind, .members = {}, .iteration = 0, .reason = {}};
@@ -503,7 +503,7 @@ void Job::Gather(GroupKind kind, State from, State to) {
 
 // Workers have the final average. Once none copies it any more, they are released, or the next run
 // begins.
-void Job::EndAverage() {
+void Run::EndAverage() {
   for (const Worker& worker : workers()) {
     const bool copies = worker.source != kNoRank || worker.copies_after;
     if (worker.state == State::kFinal && copies) return;
@@ -517,7 +517,7 @@ void Job::EndAverage() {
 }
 
 // The last worker has gone: by itself, or not.
-void Job::EndWithoutWorkers() {
+void Run::EndWithoutWorkers() {
   WorkerLeft last;
   for (const Record& record : log_.records()) {
     if (const auto* left = std::get_if<WorkerLeft>(&record.body)) last = *left;
@@ -537,9 +537,9 @@ void Job::EndWithoutWorkers() {
                       .finished = finished()});
 }
 
-void Job::EndForNext() {
+void Run::EndForNext() {
   drains_.LetAllGo();  // they would leave at their next boundary, which is here
-  FormerRun next{.run = run(),
+  FormerRun next{.run = id(),
                  .identity = identity_.high,
                  .trained = clock_.trained(),
                  .goal = clock_.goal(),
@@ -571,7 +571,7 @@ void Job::EndForNext() {
 }
 
 // The run is over, and all workers that are there say Hello anew.
-void Job::SendAway(LeftReason why, const std::string& reason) {
+void Run::SendAway(LeftReason why, const std::string& reason) {
   groups_.EndAll();
   held_.Clear();
   orders_.ForgetAll();

@@ -30,8 +30,8 @@
 //   gone_notices      which workers have heard that others are gone
 // Parts that act on those: announcer, joiners, training_stops, drains, link_reports. Functions on
 // the whole: explain, admit, final_average, run_snapshot.
-#ifndef PRD_ENGINES_JOB_H_
-#define PRD_ENGINES_JOB_H_
+#ifndef PRD_ENGINES_RUN_H_
+#define PRD_ENGINES_RUN_H_
 
 #include <cstdint>
 #include <optional>
@@ -51,20 +51,17 @@
 
 namespace prd {
 
-class Job final : private RunActions, public RunState {
+class Run final : private RunActions, public RunState {
  public:
   using State = WorkerState;
   using Worker = RunWorker;
-  using Running = RunningGroup;
-  using Tally = RankTally;
-  using Admission = prd::Admission;
 
-  Job(RunId run, JobSpec spec);
+  Run(RunId run, JobSpec spec);
 
   // Appends the RunStarted record. Call once for a new run, before any Step; not for a restored
   // one.
   void Start(Instant now, std::int64_t wall_ns, RunIdentity identity, const FormerRun& former,
-             JobOutput* out);
+             RunOutput* out);
 
   // Whether to step a worker's message, given the present state.
   Admission Admit(const WorkerEnvelope& envelope) const { return prd::Admit(*this, envelope); }
@@ -77,7 +74,7 @@ class Job final : private RunActions, public RunState {
   // Applies one input. REQUIRES: a FromWorker was admitted with kStep; a LeaseExpired or a
   // ProcessEnded names a worker that is there; DeadlineReached only when now >= NextDeadline();
   // CheckAct is ok for an OperatorActed; now does not decrease.
-  void Step(Instant now, const Input& input, JobOutput* out);
+  void Step(Instant now, const Input& input, RunOutput* out);
   std::optional<Instant> NextDeadline() const;
   // An acknowledgement that came with a heartbeat or a duplicate. Not an input: it only shortens
   // what is sent again, and a replay decides the same without it.
@@ -153,4 +150,4 @@ class Job final : private RunActions, public RunState {
 
 }  // namespace prd
 
-#endif  // PRD_ENGINES_JOB_H_
+#endif  // PRD_ENGINES_RUN_H_

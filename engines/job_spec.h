@@ -1,6 +1,6 @@
 // The settings of one run of a job: what the configuration says, and what the run's history keeps.
-#ifndef PRD_ENGINES_RUN_SPEC_H_
-#define PRD_ENGINES_RUN_SPEC_H_
+#ifndef PRD_ENGINES_JOB_SPEC_H_
+#define PRD_ENGINES_JOB_SPEC_H_
 
 #include <cstdint>
 #include <functional>
@@ -42,4 +42,4 @@ struct JobSpec {
 
 }  // namespace prd
 
-#endif  // PRD_ENGINES_RUN_SPEC_H_
+#endif  // PRD_ENGINES_JOB_SPEC_H_
