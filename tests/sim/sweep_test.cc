@@ -60,6 +60,8 @@ TEST(Sweep, SeedsThatShowedMistakesAreClean) {
   check({Loaded("faults/state.toml")}, 136, OneEngine{.engine = AllReduceOptions{}});
   check({Loaded("faults/replicas.toml")}, 91, OneEngine{.engine = EsyncOptions{}});
   check({Loaded("faults/replicas.toml")}, 29, OneEngine{.engine = BackupOptions{}});
+  // Two workers that had copied the final average of the run before, averaged at the next start.
+  check(FaultWorkloads(), 600097558, std::nullopt);
 }
 
 // A bug of one engine that is rarely seen.

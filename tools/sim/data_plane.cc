@@ -1,6 +1,7 @@
 #include "tools/sim/data_plane.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "engines/violation.h"
 #include "tools/sim/names.h"
@@ -348,7 +349,7 @@ bool DataPlane::CheckSwitched(const Reduction& reduction) const {
   if (former == world_->former.end()) return false;
   const RunId run = former->second.run;
   const Replica* averaged = nullptr;
-  bool counts = false;
+  double weight = 0;  // of the members that hold it: one, or several that copied it
   for (std::size_t i = 0; i < reduction.members.size(); ++i) {
     const Replica& replica = world_->replicas[reduction.members[i]];
     const GroupMember& member = reduction.group.members[i];
@@ -359,9 +360,9 @@ bool DataPlane::CheckSwitched(const Reduction& reduction) const {
                                             " with another replica than others");
     }
     averaged = &replica;
-    counts = counts || member.weight == 1;
+    weight += member.weight;
   }
-  if (averaged == nullptr || counts) return averaged != nullptr;
+  if (averaged == nullptr || std::abs(weight - 1) < 1e-9) return averaged != nullptr;
   throw Violation("switched-model", "run " + std::to_string(reduction.run) +
                                         " does not begin with the final average of run " +
                                         std::to_string(run));
