@@ -44,7 +44,7 @@ void EngineRules::CheckLinks(std::span<const Effect> effects) const {
 }
 
 EngineWatch::Worker& EngineWatch::At(Rank rank) {
-  const auto index = static_cast<std::size_t>(rank);
+  const auto index = RankIndex(rank);
   if (rank < 0) throw Violation("members", "the engine names rank " + std::to_string(rank));
   if (index >= workers_.size()) workers_.resize(index + 1);
   return workers_[index];

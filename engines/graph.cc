@@ -132,14 +132,13 @@ Neighbours::Neighbours(const Graph& graph) : kind_(graph.kind) {
 }
 
 bool Neighbours::Has(Rank rank) const {
-  return rank >= 0 && static_cast<std::size_t>(rank) < places_.size() &&
-         PlaceOf(rank).after != kNoRank;
+  return rank >= 0 && RankIndex(rank) < places_.size() && PlaceOf(rank).after != kNoRank;
 }
 
 void Neighbours::Join(Rank rank) {
   PRD_CHECK(rank >= 0 && !Has(rank));
-  if (static_cast<std::size_t>(rank) >= places_.size()) {
-    places_.resize(static_cast<std::size_t>(rank) + 1);
+  if (RankIndex(rank) >= places_.size()) {
+    places_.resize(RankIndex(rank) + 1);
   }
   const auto at = by_rank_.insert(rank).first;
   const Rank before = at == by_rank_.begin() ? *by_rank_.rbegin() : *std::prev(at);
@@ -167,8 +166,8 @@ void Neighbours::Leave(Rank rank) {
 std::size_t Neighbours::Count(Rank rank) const {
   if (kind_ == Graph::Kind::kRing) return std::min<std::size_t>(present_.size() - 1, 2);
   if (kind_ == Graph::Kind::kComplete) return present_.size() - 1;
-  if (static_cast<std::size_t>(rank) >= edges_.size()) return 0;
-  const std::vector<Rank>& all = edges_[static_cast<std::size_t>(rank)];
+  if (RankIndex(rank) >= edges_.size()) return 0;
+  const std::vector<Rank>& all = edges_[RankIndex(rank)];
   return static_cast<std::size_t>(
       std::count_if(all.begin(), all.end(), [this](Rank other) { return Has(other); }));
 }
@@ -179,7 +178,7 @@ Rank Neighbours::At(Rank rank, std::size_t index) const {
     return index == 0 ? std::min(place.before, place.after) : std::max(place.before, place.after);
   }
   if (kind_ == Graph::Kind::kComplete) return present_[index < place.index ? index : index + 1];
-  for (const Rank other : edges_[static_cast<std::size_t>(rank)]) {
+  for (const Rank other : edges_[RankIndex(rank)]) {
     if (Has(other) && index-- == 0) return other;
   }
   PRD_CHECK(false);
@@ -201,7 +200,7 @@ void Neighbours::Archive(StateArchive& ar, std::size_t ranks) {
   places_.clear();
   by_rank_.clear();
   for (const Rank rank : present) {
-    if (rank < 0 || static_cast<std::size_t>(rank) >= ranks || Has(rank)) return ar.Fail();
+    if (rank < 0 || RankIndex(rank) >= ranks || Has(rank)) return ar.Fail();
     Join(rank);
   }
 }

@@ -81,8 +81,8 @@ class Neighbours {
     Rank before = kNoRank;  // in the ring
     Rank after = kNoRank;
   };
-  Place& PlaceOf(Rank rank) { return places_[static_cast<std::size_t>(rank)]; }
-  const Place& PlaceOf(Rank rank) const { return places_[static_cast<std::size_t>(rank)]; }
+  Place& PlaceOf(Rank rank) { return places_[RankIndex(rank)]; }
+  const Place& PlaceOf(Rank rank) const { return places_[RankIndex(rank)]; }
 
   Graph::Kind kind_;
   std::vector<std::vector<Rank>> edges_;  // by rank, ascending; kEdges

@@ -39,12 +39,12 @@ bool GroupQueue::Draw(GroupId id, Rank caller, std::vector<Rank> members, bool s
 void GroupQueue::PrefetchLines(const std::vector<Rank>& ranks) const {
   for (const Rank rank : ranks) {
     if (Length(rank) == 0) continue;
-    const Line& line = lines_[static_cast<std::size_t>(rank)];
+    const Line& line = lines_[RankIndex(rank)];
     __builtin_prefetch(line.places.data() + line.first);
   }
   for (const Rank rank : ranks) {
     if (Length(rank) == 0) continue;
-    const Line& line = lines_[static_cast<std::size_t>(rank)];
+    const Line& line = lines_[RankIndex(rank)];
     __builtin_prefetch(&groups_[line.places[line.first]]);
     __builtin_prefetch(&groups_[line.places.back()]);
   }
@@ -131,7 +131,7 @@ void GroupQueue::Done(Rank rank, GroupId id) {
 }
 
 GroupQueue::Place GroupQueue::PlaceIn(Rank rank, GroupId id) const {
-  const Line& line = lines_[static_cast<std::size_t>(rank)];
+  const Line& line = lines_[RankIndex(rank)];
   for (std::size_t at = line.first; at < line.places.size(); ++at) {
     if (groups_[line.places[at]].id == id) return line.places[at];
   }
@@ -162,14 +162,14 @@ std::vector<GroupQueue::Group> GroupQueue::Leave(Rank rank) {
 }
 
 std::size_t GroupQueue::Length(Rank rank) const {
-  const auto index = static_cast<std::size_t>(rank);
+  const auto index = RankIndex(rank);
   if (rank < 0 || index >= lines_.size()) return 0;
   return lines_[index].places.size() - lines_[index].first;
 }
 
 const GroupQueue::Group& GroupQueue::At(Rank rank, std::size_t i) const {
   PRD_CHECK(i < Length(rank));
-  const Line& line = lines_[static_cast<std::size_t>(rank)];
+  const Line& line = lines_[RankIndex(rank)];
   return groups_[line.places[line.first + i]];
 }
 

@@ -86,7 +86,7 @@ class GroupQueue {
 
   // This worker's line is used soon: with many workers, reading it is the cost.
   void Prefetch(Rank rank) const {
-    const auto index = static_cast<std::size_t>(rank);
+    const auto index = RankIndex(rank);
     if (index < lines_.size()) __builtin_prefetch(&lines_[index]);
   }
 
@@ -106,7 +106,7 @@ class GroupQueue {
     bool empty() const { return first == places.size(); }
   };
 
-  Line& LineOf(Rank rank) { return lines_[static_cast<std::size_t>(rank)]; }
+  Line& LineOf(Rank rank) { return lines_[RankIndex(rank)]; }
   Place NewPlace();
   void Append(Place place);
   void PrefetchLines(const std::vector<Rank>& ranks) const;

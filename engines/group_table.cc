@@ -239,7 +239,7 @@ bool GroupTable::Repair(GroupId id) {
       continue;
     }
     const auto tried = static_cast<std::size_t>(run_.roster[rank].fetches);
-    OrderResult(rank, sources[(static_cast<std::size_t>(rank) + tried) % sources.size()], id);
+    OrderResult(rank, sources[(RankIndex(rank) + tried) % sources.size()], id);
     group.pending.push_back(rank);
   }
   return !group.pending.empty();

@@ -86,7 +86,7 @@ class PeerLinks {
   // ---- time ----
 
   // The end of the next worker of the run whose lease has run out, or that has not come back after
-  // the end of its connection. REQUIRES: the job takes it before the next call.
+  // the end of its connection. REQUIRES: the run takes it before the next call.
   std::optional<Input> NextLost(Instant now, const Run& run);
   // When NextLost has something to do.
   std::optional<Instant> NextDeadline(const Run& run) const;

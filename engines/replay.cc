@@ -31,8 +31,8 @@ bool Applies(const Run& run, const Record& record) {
            run.Admit(from->envelope).verdict == Admission::Verdict::kStep;
   }
   const auto present = [&run](Rank rank) {
-    return rank >= 0 && static_cast<std::size_t>(rank) < run.workers().size() &&
-           run.workers()[static_cast<std::size_t>(rank)].state != WorkerState::kAbsent;
+    return rank >= 0 && RankIndex(rank) < run.workers().size() &&
+           run.workers()[RankIndex(rank)].state != WorkerState::kAbsent;
   };
   if (const auto* expired = std::get_if<LeaseExpired>(&record.body)) return present(expired->rank);
   if (const auto* ended = std::get_if<ProcessEnded>(&record.body)) return present(ended->rank);

@@ -15,8 +15,8 @@ NextRun NextRunOf(const Run& run, Instant now) {
 }
 
 void Restorer::Add(const Run& run) {
-  for (Rank rank = 0; static_cast<std::size_t>(rank) < run.workers().size(); ++rank) {
-    if (run.workers()[static_cast<std::size_t>(rank)].state == WorkerState::kAbsent) continue;
+  for (Rank rank = 0; RankIndex(rank) < run.workers().size(); ++rank) {
+    if (run.workers()[RankIndex(rank)].state == WorkerState::kAbsent) continue;
     runs_[run.id()].unheard[rank] = run.link(rank).last_out();
   }
 }

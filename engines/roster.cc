@@ -61,7 +61,7 @@ RunWorker Roster::Leave(Rank rank) {
   --live_;
   --counts_[static_cast<std::size_t>((*this)[rank].state)];
   ++counts_[static_cast<std::size_t>(WorkerState::kAbsent)];
-  return std::exchange(rows_[static_cast<std::size_t>(rank)], RunWorker{});
+  return std::exchange(rows_[RankIndex(rank)], RunWorker{});
 }
 
 void Roster::SetState(Rank rank, WorkerState state) {

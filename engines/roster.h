@@ -24,7 +24,7 @@ class Roster {
 
   // ---- read ----
   const std::vector<RunWorker>& rows() const { return rows_; }  // by rank
-  const RunWorker& operator[](Rank rank) const { return rows_[static_cast<std::size_t>(rank)]; }
+  const RunWorker& operator[](Rank rank) const { return rows_[RankIndex(rank)]; }
   Rank size() const { return static_cast<Rank>(rows_.size()); }  // ranks are below this
   bool Present(Rank rank) const;
   Rank RankOf(Incarnation incarnation) const;  // kNoRank: it is not there
@@ -70,7 +70,7 @@ class Roster {
   void Restore();  // after a load
 
  private:
-  MemberSlot& Member(Rank rank) { return rows_[static_cast<std::size_t>(rank)]; }
+  MemberSlot& Member(Rank rank) { return rows_[RankIndex(rank)]; }
 
   RunJournal& log_;
   std::vector<RunWorker> rows_;

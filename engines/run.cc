@@ -552,7 +552,7 @@ void Run::EndForNext() {
                  .numbers = {.given = numbers().given(), .averaged = numbers().last()}};
   for (Rank rank = 0; rank < roster_.size(); ++rank) {
     const Worker& worker = roster_[rank];
-    const RankTally& tally = tallies()[static_cast<std::size_t>(rank)];
+    const RankTally& tally = tallies()[RankIndex(rank)];
     if (!tally.known) continue;
     const bool averaged = worker.state == State::kFinal;
     // Where the average failed, the worker has copied it, unless nobody was left to copy it from.

@@ -33,9 +33,9 @@ class RunActions {
   // Workers that wait to join copy a replica now, if any can.
   virtual void AdmitJoiners() = 0;
   // The initial group has ended: these of its members have its result, these do not.
-  virtual void EndCommonStart(
-      Iteration iteration, const std::vector<Rank>& ok,
-      const std::vector<Rank>& failed) = 0;  // Why the worker waits, or what it did last.
+  virtual void EndCommonStart(Iteration iteration, const std::vector<Rank>& ok,
+                              const std::vector<Rank>& failed) = 0;
+  // Why the worker waits, or what it did last.
   virtual std::string Explain(Instant now, Rank rank) const = 0;
 
  protected:

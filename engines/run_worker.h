@@ -118,7 +118,7 @@ template <typename Slot>
 class SlotColumn {
  public:
   explicit SlotColumn(std::vector<RunWorker>* rows) : rows_(rows) {}
-  Slot& operator[](Rank rank) const { return (*rows_)[static_cast<std::size_t>(rank)]; }
+  Slot& operator[](Rank rank) const { return (*rows_)[RankIndex(rank)]; }
   Rank size() const { return static_cast<Rank>(rows_->size()); }
 
  private:

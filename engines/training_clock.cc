@@ -41,7 +41,7 @@ void TrainingClock::TakeOver(const FormerRun& former) {
 }
 
 Trained TrainingClock::CountHello(Rank rank, const Trained& own) {
-  RankTally& tally = tallies_[static_cast<std::size_t>(rank)];
+  RankTally& tally = tallies_[RankIndex(rank)];
   if (!tally.known) {
     tally = {.known = true, .first = own, .last = own};
     return tally.last;
@@ -54,7 +54,7 @@ Trained TrainingClock::CountHello(Rank rank, const Trained& own) {
 
 std::string TrainingClock::CountReport(Instant now, Rank rank, const Trained& own,
                                        std::uint32_t nonfinite) {
-  RankTally& tally = tallies_[static_cast<std::size_t>(rank)];
+  RankTally& tally = tallies_[RankIndex(rank)];
   const Trained more = Difference(own, tally.last);
   if (!InRange(own) || more.steps < 0 || more.steps > kMaxJump || more.samples < 0 ||
       more.samples > kMaxSamples) {
@@ -110,7 +110,7 @@ std::string TrainingClock::TrainedWords() const {
 }
 
 std::string TrainingClock::NonfiniteWords(Instant now, Rank rank) const {
-  const RankTally& tally = tallies_[static_cast<std::size_t>(rank)];
+  const RankTally& tally = tallies_[RankIndex(rank)];
   if (tally.nonfinite == 0) return {};
   return "; " + std::to_string(tally.nonfinite) +
          (tally.nonfinite == 1 ? " of its steps was" : " of its steps were") +

@@ -46,7 +46,7 @@ class TrainingClock {
   // Counts a report. Returns what is wrong with it, and counts nothing; or empty.
   std::string CountReport(Instant now, Rank rank, const Trained& own, std::uint32_t nonfinite);
   void NoteGone(Rank rank, Incarnation incarnation) {
-    tallies_[static_cast<std::size_t>(rank)].gone = incarnation;
+    tallies_[RankIndex(rank)].gone = incarnation;
   }
 
   // The part of `told`, the job's total as a worker knows it, that was trained before this run. The

@@ -56,7 +56,7 @@ class ControllerPlay {
                                                      {"know_ended", &ControllerPlay::RememberEnded},
                                                      {"status", &ControllerPlay::ShowStatus},
                                                      {"explain", &ControllerPlay::Explain}};
-    if (pump_ == nullptr && command->name() != "controller") {
+    if (controller_ == nullptr && command->name() != "controller") {
       throw std::invalid_argument("the first command must be controller");
     }
     const auto act = kActs.find(command->name());
@@ -81,7 +81,7 @@ class ControllerPlay {
     const auto refused = [this](const std::string& job, const HelloRefused& hello) {
       Say("told of a refusal by job \"" + job + "\": " + body_text::Show("", hello));
     };
-    pump_ = std::make_unique<Controller>(
+    controller_ = std::make_unique<Controller>(
         Controller::Options{
             .random = [this] { return ++drawn_; },
             .spec_of = [this](const std::string& text) { return SpecOf("toy", text); },
@@ -116,7 +116,7 @@ class ControllerPlay {
   }
 
   bool Deliver(const WorkerEnvelope& envelope) {
-    pump_->Receive(now_, 0, envelope);
+    controller_->Receive(now_, 0, envelope);
     Flush();
     return std::holds_alternative<Hello>(envelope.body) ||
            envelope.seq == workers_.all()[envelope.rank].seq + 1;
@@ -127,7 +127,7 @@ class ControllerPlay {
   void GoTo(Command* command) { now_ = {transcript::ParseTime(command->Word(0))}; }
   void Tick(Command* command) {
     if (!command->words().empty()) GoTo(command);
-    pump_->Tick(now_);
+    controller_->Tick(now_);
     Flush();
   }
   void Alive(Command* command) {
@@ -137,7 +137,7 @@ class ControllerPlay {
     while (now_ < until) {
       now_ = std::min(until, now_ + every);
       for (const Rank rank : command->Ranks()) workers_.Say(rank, Heartbeat{});
-      pump_->Tick(now_);
+      controller_->Tick(now_);
       Flush();
     }
     quiet_ = false;
@@ -146,7 +146,7 @@ class ControllerPlay {
     const Rank rank = command->Ranks().at(0);
     const auto own = static_cast<std::int64_t>(workers_.IncarnationOf(rank));
     const auto incarnation = static_cast<Incarnation>(command->TakeNumber("incarnation", own));
-    pump_->Connection(now_, incarnation, command->TakeFlag("there"));
+    controller_->Connection(now_, incarnation, command->TakeFlag("there"));
     Flush();
   }
   void Disk(Command* command) {
@@ -158,7 +158,7 @@ class ControllerPlay {
         .verb = transcript::Choose(command->Word(0), body_text::NamesOf(OperatorVerb())),
         .by = "identity alice"};
     Visit(act, body_text::Taker(command));
-    const Status status = pump_->Act(now_, command->Take("job", "toy"), act);
+    const Status status = controller_->Act(now_, command->Take("job", "toy"), act);
     if (!status.ok()) Say("refused: " + status.ToString());
     Flush();
   }
@@ -168,7 +168,7 @@ class ControllerPlay {
   // Restores each run from its history, which gives the state that it had.
   void Restart(Command* command) {
     std::map<RunId, std::uint64_t> hashes;
-    for (const auto& [id, run] : pump_->runs()) hashes[id] = run->StateHash();
+    for (const auto& [id, run] : controller_->runs()) hashes[id] = run->StateHash();
     std::int64_t lose = command->TakeNumber("lose");
     const bool torn = command->TakeFlag("torn");
     const bool snapshot = command->TakeFlag("snapshot");
@@ -200,11 +200,11 @@ class ControllerPlay {
         }
         state = SaveState(replayed);
       }
-      const Status status = pump_->Restore(now_, run, spec, state, snapshot ? of.size() : 0,
-                                           snapshot ? std::vector<Record>() : of);
+      const Status status = controller_->Restore(now_, run, spec, state, snapshot ? of.size() : 0,
+                                                 snapshot ? std::vector<Record>() : of);
       if (!status.ok()) throw std::invalid_argument(status.ToString());
     }
-    for (const auto& [id, run] : pump_->runs()) {
+    for (const auto& [id, run] : controller_->runs()) {
       if (hashes.contains(id) && hashes[id] != run->StateHash()) {
         throw std::invalid_argument("run " + std::to_string(id) + " has another state");
       }
@@ -215,16 +215,16 @@ class ControllerPlay {
     const auto run = static_cast<RunId>(transcript::ParseNumber(command->Word(0)));
     const std::string job = command->Take("job", "toy");
     const auto identity = static_cast<std::uint64_t>(command->TakeNumber("identity"));
-    pump_->RememberEnded(run, job, identity, command->TakeFlag("finished"));
+    controller_->RememberEnded(run, job, identity, command->TakeFlag("finished"));
   }
 
   // ---- what is shown ----
 
   void ShowStatus(Command*) {
-    for (const auto& [id, run] : pump_->runs()) {
+    for (const auto& [id, run] : controller_->runs()) {
       std::vector<std::string> ranks;  // "2:100ms": rank 2 was heard 100 ms ago
       for (Rank rank = 0; rank < static_cast<Rank>(run->workers().size()); ++rank) {
-        const std::optional<DurationNs> silence = pump_->Silence(now_, id, rank);
+        const std::optional<DurationNs> silence = controller_->Silence(now_, id, rank);
         if (!silence) continue;
         ranks.push_back(std::to_string(rank) + ":" + std::to_string(*silence / kMillisecond) +
                         "ms");
@@ -232,7 +232,7 @@ class ControllerPlay {
       Say("run " + std::to_string(id) + " of " + run->spec().name + ": " +
           std::string(EngineName(run->spec().engine)) + ", ranks " + body_text::AsText(ranks));
     }
-    const Controller::Counters& of = pump_->counters();
+    const Controller::Counters& of = controller_->counters();
     const std::string counted =
         body_text::Shower("")("duplicates", of.duplicates, kUnlessZero)(
             "gaps", of.gaps, kUnlessZero)("refused", of.refused, kUnlessZero)(
@@ -241,14 +241,15 @@ class ControllerPlay {
             "processes_ended", of.processes_ended, kUnlessZero)("histories_lost", of.histories_lost,
                                                                 kUnlessZero)
             .Text();
-    if (pump_->pending()) Say("something is to be recorded");
+    if (controller_->pending()) Say("something is to be recorded");
     Say("counted: " + (counted.empty() ? "nothing" : counted));
-    const std::optional<Instant> next = pump_->NextDeadline();
+    const std::optional<Instant> next = controller_->NextDeadline();
     Say(next ? "next deadline at " + std::to_string(next->ns / kMillisecond) + "ms"
              : "no deadline");
   }
   void Explain(Command* command) {
-    const prd::Run& run = *pump_->runs().at(static_cast<RunId>(command->TakeNumber("run", 1)));
+    const prd::Run& run =
+        *controller_->runs().at(static_cast<RunId>(command->TakeNumber("run", 1)));
     for (const Rank rank : command->Ranks()) {
       Say(RankName(rank) + ": " + run.Explain(now_, rank));
     }
@@ -257,7 +258,7 @@ class ControllerPlay {
   void Flush() {
     const std::size_t records = ports_->records.size();
     const int appends = ports_->appends;
-    const Status status = pump_->Flush();
+    const Status status = controller_->Flush();
     if (!status.ok()) {
       if (!ports_->sent.empty()) throw std::invalid_argument("sent before it was recorded");
       return Say("flush: " + status.ToString());
@@ -286,7 +287,7 @@ class ControllerPlay {
   // Every message of a run says how far its job is. Shown where that is not so.
   std::string Progress(const ControllerEnvelope& envelope) const {
     JobProgress expected;
-    for (const auto& [id, run] : pump_->runs()) {
+    for (const auto& [id, run] : controller_->runs()) {
       if (run->identity().high == envelope.identity.high) expected = run->progress();
     }
     const JobProgress& is = envelope.progress;
@@ -297,8 +298,8 @@ class ControllerPlay {
   GroupId GroupOf(Rank rank) const {
     const auto speaker = workers_.all().find(rank);
     const RunId run = speaker == workers_.all().end() ? kNoRun : speaker->second.run;
-    const auto found = pump_->runs().find(run);
-    if (found == pump_->runs().end()) return kNoGroup;
+    const auto found = controller_->runs().find(run);
+    if (found == controller_->runs().end()) return kNoGroup;
     return found->second->workers().at(static_cast<std::size_t>(rank)).group;
   }
   void Say(std::string text) { said_.push_back(std::move(text)); }
@@ -308,7 +309,7 @@ class ControllerPlay {
   std::uint32_t death_grace_ms_ = 200;
   bool quiet_ = false;
   std::unique_ptr<Ports> ports_ = std::make_unique<Ports>();
-  std::unique_ptr<Controller> pump_;
+  std::unique_ptr<Controller> controller_;
   Speakers workers_{[this](const WorkerEnvelope& envelope) { return Deliver(envelope); },
                     [this](Rank rank) { return GroupOf(rank); }};
   StepWords words_{&workers_, true};

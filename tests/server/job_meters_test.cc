@@ -90,13 +90,13 @@ TEST_F(JobMetersTest, AStartThatWaitsTellsWhenMoreWorkersCame) {
       ParseConfig("[[job]]\nname = \"late\"\nengine = \"hop\"\nworkers = 3\n", "");
   ASSERT_TRUE(config.ok());
   JobMeters::Jobs jobs;
-  auto& job = jobs[1] = std::make_unique<prd::Run>(1, *FindJob(*config, "late"));
+  auto& run = jobs[1] = std::make_unique<prd::Run>(1, *FindJob(*config, "late"));
   RunOutput out;
-  job->Start(now_, 0, {5, 6}, {}, &out);
+  run->Start(now_, 0, {5, 6}, {}, &out);
   for (const Record& record : out.records) meters_.Add(record);
   const auto comes = [&](Rank rank, Incarnation incarnation) {
     const Hello hello{.job = "late", .rank = rank, .host = "h", .endpoints = {"tcp://x:1"}};
-    job->Step(now_, FromWorker{{.incarnation = incarnation, .seq = 1, .body = hello}}, &out);
+    run->Step(now_, FromWorker{{.incarnation = incarnation, .seq = 1, .body = hello}}, &out);
   };
   const auto text = [&] {
     MetricsPage page;
@@ -114,7 +114,7 @@ TEST_F(JobMetersTest, AStartThatWaitsTellsWhenMoreWorkersCame) {
   comes(1, 8);
   EXPECT_THAT(text(), HasSubstr(name + "20\n"));
   now_ = {30 * kSecond};
-  job->Step(now_, LeaseExpired{.rank = 1, .incarnation = 8}, &out);
+  run->Step(now_, LeaseExpired{.rank = 1, .incarnation = 8}, &out);
   EXPECT_THAT(text(), HasSubstr(name + "20\n"));
   comes(1, 9);
   EXPECT_THAT(text(), HasSubstr(name + "20\n"));
