@@ -297,6 +297,28 @@ void DescribeMeshSecurity(Fields& fields, MeshSecurity* security, bool* by_keys)
   *security = static_cast<MeshSecurity>(chosen < first ? 0 : chosen - first);
 }
 
+Status CheckBatch(const JobSpec& spec) {
+  if (spec.batch == 0) return Status::Ok();
+  const int workers = std::max(spec.workers, 1);
+  if (spec.batch < workers) {
+    return Wrong("batch", std::to_string(spec.batch),
+                 "0, or at least `workers` (" + std::to_string(workers) + ")");
+  }
+  const Status engine = Validate(spec.engine, spec.workers);
+  if (!engine.ok() || MakeEngine(spec.engine)->batches() != Engine::Batches::kNone) {
+    return Status::Ok();
+  }
+  std::string engines;
+  for (const EngineOptions& of : AllEngines()) {
+    if (MakeEngine(of)->batches() == Engine::Batches::kNone) continue;
+    engines += (engines.empty() ? "" : ", ") + std::string(EngineName(of));
+  }
+  return Wrong("batch", std::to_string(spec.batch),
+               "0 under engine " + std::string(EngineName(spec.engine)) +
+                   ": only engines that weigh gradients by samples divide a batch (" + engines +
+                   ", with weights = \"samples\")");
+}
+
 }  // namespace
 
 void DescribeJob(Fields& fields, std::string* name, Field::TextRule rule, JobSpec* spec,
@@ -363,6 +385,19 @@ void DescribeJob(Fields& fields, std::string* name, Field::TextRule rule, JobSpe
       "The same, in samples, as workers tell them at their steps. With both goals, the one "
       "that is reached first counts.");
   fields.Whole(
+      "batch", &spec->batch, {0, kMaxBatch, "samples"},
+      "The samples of one step of all workers together. Each worker is told its share "
+      "(Session::share), a slow one a smaller share, so that all are ready at the same time; the "
+      "shares sum to `batch` in every step, whoever comes and goes. 0: as the first worker "
+      "says (PRD_BATCH), or none: each worker chooses its own batch. For all-reduce, backup and "
+      "eager, with their weights = \"samples\".");
+  fields.Whole("batch_multiple", &spec->batch_multiple, {1, 1'000'000, "samples"},
+               "Shares are multiples of so many samples, but for one share that has the rest: for "
+               "hardware that computes 8 samples as fast as 5.");
+  fields.Real("rebalance_min", &spec->rebalance_min, {0, 10, {0, 0.5}},
+              "Shares change where a step is then expected to be faster by more than this part. "
+              "When workers come and go, they change in any case.");
+  fields.Whole(
       "check_replicas_ms", &spec->check_replicas_ms, {0, kHourMs, "ms"},
       "Where all replicas are to be equal (all-reduce, backup, esync; eager with sync_every), "
       "workers tell a hash of their parameters after a group, once in this time. Replicas "
@@ -397,6 +432,7 @@ void DescribeJob(Fields& fields, std::string* name, Field::TextRule rule, JobSpe
     });
   }
   spec->engine = engines[chosen];
+  fields.Check(CheckBatch(*spec));
 }
 
 }  // namespace prd

@@ -67,6 +67,12 @@ std::optional<Refused> Admissions::CheckForm(const JobSpec& spec, const WorkerEn
                    " steps and " + std::to_string(told.samples) + " samples, allowed are 0 to " +
                    std::to_string(kMaxTrained));
   }
+  if (hello.batch < 0 || hello.batch > kMaxBatch || hello.max_share < 0 ||
+      hello.max_share > kMaxBatch) {
+    return Invalid("batch and max_share: found " + std::to_string(hello.batch) + " and " +
+                   std::to_string(hello.max_share) + " samples, allowed are 0 to " +
+                   std::to_string(kMaxBatch));
+  }
   std::size_t longest = std::max({hello.host.size(), hello.host_name.size(), hello.launch.size()});
   for (const std::string& endpoint : hello.endpoints) longest = std::max(longest, endpoint.size());
   if (longest > kMaxName || hello.endpoints.empty() || hello.endpoints.size() > kMaxEndpoints) {

@@ -64,6 +64,11 @@ std::optional<Refused> CheckHello(const RunState& run, const WorkerEnvelope& env
   if (run.roster().Present(hello.rank)) {
     return RankIsHeld(spec, hello.rank, run.roster()[hello.rank]);
   }
+  if (std::string why = run.shares().Refuses(hello, run.live()); !why.empty()) {
+    return Refused{
+        .code = hello.takes_shares ? Code::kResourceExhausted : Code::kFailedPrecondition,
+        .reason = std::move(why)};
+  }
   return std::nullopt;
 }
 

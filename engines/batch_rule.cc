@@ -266,7 +266,7 @@ std::vector<std::int64_t> DivideBatch(std::int64_t batch, std::int64_t multiple,
   }
   batch = std::min(batch, all);
   const std::int64_t others = static_cast<std::int64_t>(workers.size()) - few;
-  const bool singles = (batch - whole) / multiple < others;
+  const bool singles = batch - whole < others * multiple;
   const std::int64_t unit = singles ? 1 : multiple;
 
   Divider divider(LinesOf(workers));
@@ -290,6 +290,19 @@ void BatchRule::Observe(Rank rank, std::int64_t samples, DurationNs computing) {
   StepCost& cost = costs_[rank];
   cost.Observe(samples, computing);
   if (cost.changed()) probe_interval_ = kProbeInterval;
+}
+
+std::vector<ShareOf> BatchRule::Divide(std::int64_t samples, const std::vector<Rank>& ranks) const {
+  std::vector<Asked> asked;
+  for (const Rank rank : ranks) {
+    if (std::ssize(asked) < samples) asked.push_back({.rank = rank});
+  }
+  const Counts counts = DivideBatch(samples, options_.multiple, LoadsOf(asked));
+  std::vector<ShareOf> shares;
+  for (std::size_t i = 0; i < asked.size(); ++i) {
+    shares.push_back({.rank = asked[i].rank, .samples = counts[i]});
+  }
+  return shares;
 }
 
 DurationNs BatchRule::Expected(Rank rank, std::int64_t samples) const {

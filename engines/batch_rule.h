@@ -76,6 +76,8 @@ class BatchRule {
  public:
   explicit BatchRule(BatchRuleOptions options) : options_(options) {}
 
+  void SetOptions(BatchRuleOptions options) { options_ = options; }
+
   // A step of `samples` samples took the worker `computing` ns. Values <= 0 are ignored.
   void Observe(Rank rank, std::int64_t samples, DurationNs computing);
   // Forgets what is known of a worker that has left.
@@ -96,10 +98,14 @@ class BatchRule {
   // REQUIRES: batch >= workers.size().
   std::optional<Decision> Decide(std::span<const Asked> workers, std::span<const ShareOf> present);
 
+  // Samples besides the shares, divided in the same way among some workers: of more workers than
+  // samples, the lowest ranks. Sorted by rank. REQUIRES: there are some of both.
+  std::vector<ShareOf> Divide(std::int64_t samples, const std::vector<Rank>& ranks) const;
+
   // How long the worker is expected to compute with so many samples, in ns. 0: not known.
   DurationNs Expected(Rank rank, std::int64_t samples) const;
 
-  // The options are not part of it.
+  // The options are not part of it: they are those that were set before.
   void Archive(StateArchive& ar);
 
  private:

@@ -50,6 +50,14 @@ class Engine {
   };
   virtual Joining joining() const { return Joining::kAnytime; }
 
+  // What becomes of a batch that is divided among the workers (batch_shares.h).
+  enum class Batches : std::uint8_t {
+    kNone,   // gradients are not reduced, or not weighed by samples
+    kParts,  // a step may go on without a worker's share
+    kWhole,  // every joined worker's share is in every step
+  };
+  virtual Batches batches() const { return Batches::kNone; }
+
   // Applies one event and appends the decisions it leads to. Pure: the same state, now and event
   // give the same effects. Group ids are taken from *next_group (use it, then increment it).
   // REQUIRES: now does not decrease.

@@ -47,6 +47,7 @@ class EngineWatch final : public Engine {
 
   Plan plan() const override { return engine_->plan(); }
   Joining joining() const override { return engine_->joining(); }
+  Batches batches() const override { return engine_->batches(); }
   void Step(Instant now, const Event& event, GroupId* next_group, Effects* out) override;
   std::optional<Instant> NextDeadline() const override { return engine_->NextDeadline(); }
   std::string Explain(Instant now, Rank rank) const override { return engine_->Explain(now, rank); }

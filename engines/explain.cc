@@ -69,6 +69,7 @@ std::string ActiveWords(const RunState& run, Instant now, Rank rank) {
     if (run.paused()) return "ready; held back: " + run.PauseWords(now);
     return "ready; held back while a late worker copies a model";
   }
+  if (worker.Held(ReadySlot::kForBatch)) return run.shares().Words();
   if (worker.Waits()) {  // the engine has the signal since before the pause
     return run.engine().Explain(now, rank) +
            (run.paused() ? "; the job is " + run.PauseWords(now) : "");
@@ -167,6 +168,9 @@ std::string WaitsFor(const RunState& run, Instant now, Rank rank) {
   if (worker.state == WorkerState::kJoining) {
     if (!run.start().made()) return StartWaits(run, now);
     if (worker.copies_after) return run.copies().WaitWords(now, rank);
+    if (!run.shares().MayJoin(rank)) {
+      return "waiting for the next step, in which it has a share of the batch";
+    }
     if (worker.resumes) return "has paused; waiting for the running round to end";
     return "waiting for the running round to end before it copies a model";
   }

@@ -28,6 +28,11 @@ struct JobSpec {
   // its lease decides.
   std::uint32_t death_grace_ms = 200;
   Trained goal;  // the job is done at these steps or samples. 0: no goal
+  // Samples of a step of all workers together, which the run divides among them (batch_shares.h).
+  // 0: as the first worker says, or none.
+  std::int64_t batch = 0;
+  std::int64_t batch_multiple = 1;  // shares are multiples of this many samples, but for one
+  double rebalance_min = 0.05;      // shares change for a gain in time of more than this part
   OnNonfinite on_nonfinite = OnNonfinite::kPass;
   MeshSecurity mesh_security = MeshSecurity::kNone;
   bool device_network_trusted = false;

@@ -43,7 +43,7 @@ void Joiners::EndCopy(Rank rank, const Adopted& adopted) {
       run_.joining == Engine::Joining::kAnytime
           ? run_.AllOrNone(GroupKind::kTrain) && adopted.iteration < copies_.NewestStopped()
           : !NothingRuns() || adopted.iteration < copies_.Newest();
-  if (late || forked) {
+  if (late || forked || !shares_.MayJoin(rank)) {
     copies_.SetReplica(rank, !worker.resumes, !worker.resumes);
     run_.roster.MarkReturning(rank);  // a common start may take this copy, if none is better
     run_.roster.SetState(rank, WorkerState::kJoining);
@@ -135,6 +135,7 @@ void Joiners::Admit() {
     --left;
     const bool resumes = roster[rank].resumes;
     if (resumes && roster[rank].group != kNoGroup) continue;
+    if (!shares_.MayJoin(rank)) continue;
     const Rank source = copies_.SourceFor(rank, roster[rank].failed_source);
     if (source == kNoRank && resumes) continue;  // its own replica may be the newest
     source_found = source != kNoRank;
@@ -165,7 +166,7 @@ void Joiners::AdmitResuming(bool switching) {
     const RunWorker& worker = roster[rank];
     if (!worker.resumes) continue;
     const bool between = !switching && (run_.joining == Engine::Joining::kAnytime || NothingRuns());
-    const bool copies = worker.iteration < newest;
+    const bool copies = worker.iteration < newest || !shares_.MayJoin(rank);
     if (worker.state == WorkerState::kJoining && worker.group == kNoGroup && between && !copies) {
       copies_.EndWait(rank);
       copies_.ClearFailed(rank);

@@ -8,6 +8,7 @@
 
 #include "common/base/ids.h"
 #include "common/base/messages.h"
+#include "engines/batch_shares.h"
 #include "engines/group_table.h"
 #include "engines/held_groups.h"
 #include "engines/ready_queue.h"
@@ -20,13 +21,14 @@ namespace prd {
 class Joiners {
  public:
   Joiners(const RunContext& run, ReadyQueue* ready, ReplicaCopies* copies, StartBarrier* start,
-          const GroupTable* groups, const HeldGroups* held)
+          const GroupTable* groups, const HeldGroups* held, const BatchShares* shares)
       : run_(run),
         ready_(*ready),
         copies_(*copies),
         start_(*start),
         groups_(*groups),
-        held_(*held) {}
+        held_(*held),
+        shares_(*shares) {}
 
   // What became of an order to copy a replica. REQUIRES: the worker copies one.
   void EndCopy(Rank rank, const Adopted& adopted);
@@ -57,6 +59,7 @@ class Joiners {
   StartBarrier& start_;
   const GroupTable& groups_;
   const HeldGroups& held_;
+  const BatchShares& shares_;
 };
 
 }  // namespace prd

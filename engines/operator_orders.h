@@ -58,10 +58,10 @@ class OperatorOrders {
            (paused_->reason.empty() ? "" : ": " + paused_->reason);
   }
 
-  // The last part of a snapshot. It is left out if there are no orders: so a run without any has
-  // the same snapshot as before operators existed.
-  void Archive(StateArchive& ar) {
-    const bool any = paused_ || !draining_.empty() || !dismissed_.empty();
+  // One of the last parts of a snapshot. It is left out if there are no orders, and nothing
+  // follows: so a run without any has the same snapshot as before operators existed.
+  void Archive(StateArchive& ar, bool followed = false) {
+    const bool any = followed || paused_ || !draining_.empty() || !dismissed_.empty();
     if (ar.saving() ? !any : ar.AtEnd()) return;
     ar(paused_, draining_, dismissed_);
   }

@@ -17,6 +17,7 @@ void ReadyQueue::DropUpTo(Rank rank, Iteration iteration) {
 void ReadyQueue::Clear(Rank rank) {
   Drop(rank);
   Release(rank, ReadySlot::kForOrders);
+  Release(rank, ReadySlot::kForBatch);
 }
 
 void ReadyQueue::Hold(Rank rank, ReadySlot::Hold why) {

@@ -14,7 +14,7 @@ namespace prd {
 Run::Run(RunId run, JobSpec spec)
     : RunState(run, std::move(spec), this),
       stops_(context_, &ready_, &clock_, &orders_),
-      joiners_(context_, &ready_, &copies_, &start_, &groups_, &held_),
+      joiners_(context_, &ready_, &copies_, &start_, &groups_, &held_, &shares_),
       link_reports_(context_, &links_, &held_, &groups_),
       drains_(context_, &orders_, &stops_, &copies_, &groups_, engine_.get()),
       announcer_(context_, &ready_, &copies_, &held_) {}
@@ -177,6 +177,7 @@ void Run::OnHello(const WorkerEnvelope& envelope) {
   switch_.Arrive(rank);
   start_.Expect(spec_.workers > 0 ? spec_.workers : std::max(1, hello.world_size));
   const Trained own = clock_.CountHello(rank, hello.own);
+  shares_.Enter(rank, hello);
   LookForGoal();
   roster_.Send(rank, Welcome{.run = id(),
                              .identity = identity_,
@@ -192,7 +193,8 @@ void Run::OnHello(const WorkerEnvelope& envelope) {
                              .on_nonfinite = spec_.on_nonfinite,
                              .mesh_security = spec_.mesh_security,
                              .device_network_trusted = spec_.device_network_trusted,
-                             .job_calls = true});
+                             .job_calls = true,
+                             .batch = shares_.batch()});
 }
 
 std::string Run::OnMessage(Rank rank, const WorkerBody& body) {
@@ -230,6 +232,10 @@ std::string Run::OnReady(Rank rank, const Ready& ready) {
   }
   if (std::string wrong = CheckReady(*this, rank, ready); !wrong.empty()) return wrong;
   ready_.Add(rank, ready);
+  if (!shares_.Take(rank, ready)) {
+    ready_.Drop(rank);
+    return {};
+  }
   if (DrawnAhead(plan_)) roster_.SetIteration(rank, ready.iteration);
   roster_.Touch(rank);
   if (!worker.Held(ReadySlot::kForReplica)) DeliverReady(rank);
@@ -317,15 +323,21 @@ void Run::LookForGoal() {
 
 void Run::ToEngine(const Event& event) {
   effects_.clear();
+  shares_.Note(event);
   engine_->Step(last_now(), event, groups_.next(), &effects_);
-  for (Effect& effect : effects_) announcer_.Announce(std::move(effect));
+  for (Effect& effect : effects_) {
+    // Members hear of their next shares before the group ends their step.
+    if (const auto* formed = std::get_if<GroupFormed>(&effect)) shares_.OnGroup(*formed);
+    announcer_.Announce(std::move(effect));
+  }
 }
 
 void Run::DeliverReady(Rank rank) {
   if (roster_[rank].state != State::kActive) return;
   const bool copies = context_.joining != Engine::Joining::kAnytime && Count(State::kAdopting) > 0;
   const bool withhold = copies || paused() || orders_.Drains(rank);
-  if (const auto event = ready_.Deliver(rank, withhold)) ToEngine(*event);
+  const auto event = ready_.Deliver(rank, withhold);
+  if (event && !shares_.Collect(rank)) ToEngine(*event);
 }
 
 void Run::Activate(Rank rank, Iteration iteration, const std::string& reason) {
@@ -435,6 +447,7 @@ void Run::Progress() {
 // Lets workers leave, go on, copy and join as far as they can.
 void Run::MoveWorkersOn() {
   if (!draining().empty()) drains_.LetGo();
+  if (start_.made() && !switching()) shares_.ServeIdle();
   if (roster_.resuming() > 0) {  // first: one may have the newest replica
     joiners_.AdmitResuming(switching().has_value());
   }
@@ -451,6 +464,7 @@ void Run::MoveWorkersOn() {
   if (copies_.any_behind()) joiners_.Rejoin();  // a withheld signal may be late
   if (copies_.stranded() > 0) joiners_.HelpStranded();
   if (Count(State::kJoining) > 0 && start_.made() && !switching()) joiners_.Admit();
+  for (const Rank rank : shares_.Look()) ToEngine(*ready_.Deliver(rank, false));
 }
 
 void Run::MakeStart() {
@@ -475,12 +489,14 @@ void Run::Gather(GroupKind kind, State from, State to) {
   if (!held_.CanMeet(from)) return;
   GroupFormed form{
       .id = (*groups_.next())++, .kind = kind, .members = {}, .iteration = 0, .reason = {}};
+  std::vector<Rank> ranks;
   std::vector<Starter> starters;
   std::vector<std::int64_t> stopped_at;
   for (Rank rank = 0; rank < roster_.size(); ++rank) {
     const Worker& worker = roster_[rank];
     if (worker.state != from) continue;
     form.members.push_back({.rank = rank, .weight = 0, .iteration = worker.iteration});
+    ranks.push_back(rank);
     const bool former_model = !start_.begun() && worker.continues && switch_.HadModel(rank);
     starters.push_back({.returns = worker.returns, .former_model = former_model});
     stopped_at.push_back(worker.stopped_at);
@@ -498,6 +514,7 @@ void Run::Gather(GroupKind kind, State from, State to) {
   std::sort(form.members.begin(), form.members.end(), [this](const auto& a, const auto& b) {
     return std::pair(roster_[a.rank].host, a.rank) < std::pair(roster_[b.rank].host, b.rank);
   });
+  if (kind == GroupKind::kInitial) shares_.Begin(form.iteration, ranks);
   held_.Announce(std::move(form));
 }
 

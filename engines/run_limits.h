@@ -20,6 +20,7 @@ inline bool InRange(const Trained& trained) {
   return trained.steps >= 0 && trained.steps <= kMaxTrained && trained.samples >= 0 &&
          trained.samples <= kMaxTrained;
 }
+inline constexpr std::uint32_t kMaxLead = 10'000;     // steps whose samples a loader has drawn
 inline constexpr std::uint32_t kMaxOwed = 1'000'000;  // gradients of a worker in no round
 inline constexpr int kMaxFetches = 8;                 // of a round's result by one worker
 inline constexpr std::size_t kMaxBrokenLinks = 64;    // that one worker has named

@@ -50,7 +50,10 @@ void RunState::Archive(StateArchive& ar) {
   copies_.ArchiveBehind(ar);
   ar(numbers_);
   engine_->Archive(ar);
-  ar(orders_);
+  // Runs without orders, and without a batch, have the snapshots that they had before there were
+  // any.
+  orders_.Archive(ar, shares_.on());
+  if (ar.saving() ? shares_.on() : !ar.AtEnd()) ar(shares_);
 }
 
 bool RunState::Restore() {
@@ -62,7 +65,7 @@ bool RunState::Restore() {
   for (const auto& [rank, why] : draining()) {
     if (!present(rank)) return false;
   }
-  return links_.Restore(present) && held_.Restore() && copies_.Restore();
+  return shares_.Restore() && links_.Restore(present) && held_.Restore() && copies_.Restore();
 }
 
 }  // namespace prd

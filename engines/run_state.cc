@@ -12,6 +12,7 @@ RunState::RunState(RunId run, JobSpec spec, RunActions* actions)
       clock_(spec_.goal),
       divergence_(plan_, spec_.check_replicas_ms),
       ready_(roster_.Of<ReadySlot>()),
+      shares_(context_, engine_->batches(), &ready_),
       copies_(context_, &ready_, &divergence_, &links_),
       groups_(context_, &ready_, &copies_, &divergence_, &clock_),
       held_(context_, &groups_, &links_, &start_),

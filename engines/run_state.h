@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "engines/admissions.h"
+#include "engines/batch_shares.h"
 #include "engines/divergence_check.h"
 #include "engines/engine.h"
 #include "engines/gone_notices.h"
@@ -106,6 +107,7 @@ class RunState {
   const Admissions& admissions() const { return admissions_; }
   const StartBarrier& start() const { return start_; }
   const RunSwitch& switches() const { return switch_; }
+  const BatchShares& shares() const { return shares_; }
   // The common start waits for workers of the run before.
   bool Awaits(Instant now) const { return !start_.begun() && switch_.Awaits(now); }
 
@@ -137,6 +139,7 @@ class RunState {
   DivergenceCheck divergence_;
   LinkTable links_;
   ReadyQueue ready_;
+  BatchShares shares_;
   ReplicaCopies copies_;
   GroupTable groups_;
   HeldGroups held_;

@@ -68,6 +68,7 @@ struct ReadySlot {
     kForReplica = 1,
     kForComparison = 2,  // its replica is compared with others (OnDivergence::kRepair)
     kForOrders = 4,      // another worker copies (Joining::kPause), or the run pauses
+    kForBatch = 8,       // others still compute their shares of the step's batch
   };
   std::optional<Ready> signal;  // not answered; the engine has it, or it is held back
   Iteration signalled = 0;      // of the newest signal

@@ -147,6 +147,10 @@ struct Hello {
   identity @18 :Text;         # set by the daemon alone
   gradients @19 :HasGradients;
   returnsAtOnce @20 :Bool;    # says a word at once over a connection that it makes anew
+  batch @21 :Int64;           # samples of a step of all workers; 0: not told
+  maxShare @22 :Int64;        # samples; 0: no limit
+  accumulates @23 :Bool;
+  takesShares @24 :Bool;      # the worker knows SetShare
 }
 
 struct Ready {
@@ -165,6 +169,8 @@ struct Ready {
   nonfinite @12 :UInt32; # steps since the report before
   losses @13 :UInt32;    # told by the training loop since the report before; 0: none
   loss @14 :Float64;     # their mean; finite
+  lead @15 :UInt32;      # steps; where Welcome.batch, as the next
+  madeUp @16 :UInt32;    # SetShares with `more`, of this step
 }
 
 struct Progressed {
@@ -242,6 +248,7 @@ struct ControllerEnvelope {
     endRun @25 :EndRun;
     gone @26 :Gone;             # from version 10 of the protocol on
     numbersMean @27 :NumbersMean;    # to who gave numbers
+    setShare @28 :SetShare;      # to who takes shares, where Welcome.batch
   }
   identityHigh @16 :UInt64;   # 0 in a Refused that comes from no run, as the next
   identityLow @17 :UInt64;
@@ -264,6 +271,13 @@ struct Gone {
   incarnations @0 :List(UInt64);
 }
 
+struct SetShare {
+  from @0 :Int64;          # as Ready.iteration; 0: from now on
+  first @1 :Int64;         # of the batch, from 0
+  samples @2 :Int64;       # 1 or more
+  more @3 :Bool;
+}
+
 struct Welcome {
   run @0 :UInt64;
   rank @1 :Int32;
@@ -281,6 +295,7 @@ struct Welcome {
   meshSecurity @13 :MeshSecurity;
   deviceNetworkTrusted @14 :Bool;
   jobCalls @15 :Bool;      # the controller knows StopJob and GiveNumbers
+  batch @16 :Int64;        # samples of a step of all workers; 0: none
 }
 
 # How workers go about their steps (common/base/plan.h).

@@ -45,6 +45,7 @@ struct Record {
     operatorActed @24 :OperatorActed;        # an input
     numbersAveraged @25 :NumbersAveraged;
     processEnded @26 :LeaseExpired;          # an input
+    sharesSet @27 :SharesSet;
   }
 }
 
@@ -88,6 +89,22 @@ struct GivenNumbers {
   rank @0 :Int32;
   call @1 :UInt64;                  # as in Control.GiveNumbers, as the next
   values @2 :List(Float64);
+}
+
+# What workers compute of each step's batch from now on (SetShare).
+struct SharesSet {
+  from @0 :Int64;                   # the step, as Ready.iteration; 0: at once
+  batch @1 :Int64;                  # samples
+  shares @2 :List(ShareGiven);      # by rank, ascending
+  more @3 :Bool;                    # of step `from` alone, besides what the workers had
+  reason @4 :Text;
+}
+
+struct ShareGiven {
+  rank @0 :Int32;
+  first @1 :Int64;                  # of the batch
+  samples @2 :Int64;
+  expectedNs @3 :Int64;             # of computing that many; 0: not known
 }
 
 struct NumbersAveraged {

@@ -210,6 +210,11 @@ Background::Progress Background::progress() const {
   return {.job = progress_, .own = own_, .goal = welcome_.goal};
 }
 
+StepShares Background::shares() const {
+  const std::lock_guard lock(mutex_);
+  return shares_;
+}
+
 // The caller's thread: this one changes the mean only while a call averages.
 std::shared_ptr<Buffer> Background::TakeMean(bool with_state) { return mean_.Take(with_state); }
 
@@ -457,8 +462,11 @@ void Background::Answer(Reply reply) {
 }
 
 void Background::Publish() {
-  if (core_.progress() == progress_ && core_.own() == own_) return;  // only this thread writes them
+  const bool same = core_.progress() == progress_ && core_.own() == own_;
+  const bool same_share = core_.shares().version() == shares_.version();
+  if (same && same_share) return;  // only this thread writes them
   const std::lock_guard lock(mutex_);
+  if (!same_share) shares_ = core_.shares();
   progress_ = core_.progress();
   own_ = core_.own();
 }

@@ -27,6 +27,7 @@
 
 #include "prd/session.h"
 #include "worker/core/session_core.h"
+#include "worker/core/step_shares.h"
 #include "worker/handshakes.h"
 #include "worker/line_log.h"
 #include "worker/mesh/mesh.h"
@@ -84,6 +85,7 @@ class Background : private MeshEvents {
     Trained goal;
   };
   Progress progress() const;
+  StepShares shares() const;  // as SessionCore's
   LineLog& log() { return log_; }
   // On the thread, in a request that averages; and what came of it, after the call.
   void BeginMean(bool own_parameters) { mean_.Begin(own_parameters); }
@@ -192,6 +194,7 @@ class Background : private MeshEvents {
   Losses losses_;  // that the core has not had, as the next
   std::optional<std::string> stop_reason_;
   Trained own_;
+  StepShares shares_;
   std::string failure_;  // the thread is gone
 
   std::thread thread_;

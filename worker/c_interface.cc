@@ -201,6 +201,9 @@ Status ReadOptions(const prd_options* from, SessionOptions* to, bool* queue_log)
   to->goal_steps = read.goal_steps;
   to->goal_samples = read.goal_samples;
   to->check_tensors = read.check_tensors != 0;
+  to->batch = read.batch;
+  to->max_share = read.max_share;
+  to->accumulates = read.accumulates != 0;
   to->curve_server_key = Text(read.curve_server_key);
   to->curve_public_key = Text(read.curve_public_key);
   to->curve_secret_key = Text(read.curve_secret_key);
@@ -275,6 +278,9 @@ int32_t prd_options_from_environment(prd_options* options) {
     to.goal_steps = from.goal_steps;
     to.goal_samples = from.goal_samples;
     to.check_tensors = from.check_tensors ? 1 : 0;
+    to.batch = from.batch;
+    to.max_share = from.max_share;
+    to.accumulates = from.accumulates ? 1 : 0;
     return prd::Write(to, "prd_options", options);
   });
 }
@@ -395,6 +401,7 @@ int32_t prd_get_step_result(prd_session* session, prd_step_result* result) {
     to.waited_ns = from.waited.count();
     to.reduced_ns = from.reduced.count();
     to.reason = from.reason.c_str();
+    to.partial = from.partial ? 1 : 0;
     return prd::Write(to, "prd_step_result", result);
   });
 }
@@ -471,6 +478,19 @@ int32_t prd_get_progress(const prd_session* session, prd_progress* progress) {
     to.own_samples = from.own_samples;
     to.done = from.done ? 1 : 0;
     return prd::Write(to, "prd_progress", progress);
+  });
+}
+
+int32_t prd_get_share(const prd_session* session, int32_t ahead, prd_batch_share* share) {
+  return prd::Guarded(&prd::thread_message, [&] {
+    if (!Here(session)) return prd::NotHere();
+    const prd::BatchShare from = session->calls->share(ahead);
+    prd_batch_share to = {};
+    to.step = from.step;
+    to.first = from.first;
+    to.samples = from.samples;
+    to.batch = from.batch;
+    return prd::Write(to, "prd_batch_share", share);
   });
 }
 

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 
+#include "common/base/messages.h"
 #include "common/io/curve.h"
 #include "common/io/file_access.h"
 #include "prd/session.h"
@@ -121,6 +122,8 @@ Result<SessionOptions> Session::OptionsFromEnvironment() {
   PRD_RETURN_IF_ERROR(ReadNumber({"PRD_MAX_COMMUNICATORS"}, 1, kMaxInt, &communicators));
   PRD_RETURN_IF_ERROR(ReadNumber({"PRD_GOAL_STEPS"}, 0, kMaxGoal, &options.goal_steps));
   PRD_RETURN_IF_ERROR(ReadNumber({"PRD_GOAL_SAMPLES"}, 0, kMaxGoal, &options.goal_samples));
+  PRD_RETURN_IF_ERROR(ReadNumber({"PRD_BATCH"}, 0, kMaxBatch, &options.batch));
+  PRD_RETURN_IF_ERROR(ReadNumber({"PRD_MAX_SHARE"}, 0, kMaxBatch, &options.max_share));
   std::int64_t check_tensors = 0;
   PRD_RETURN_IF_ERROR(ReadNumber({"PRD_CHECK_TENSORS"}, 0, 1, &check_tensors));
   options.check_tensors = check_tensors != 0;

@@ -110,6 +110,7 @@ void Session::Cancel() { impl_->calls()->Cancel(); }
 
 bool Session::Interrupted() const { return impl_->calls()->interrupted(); }
 
+BatchShare Session::share(int ahead) const { return impl_->calls()->share(ahead); }
 double Session::clock() const { return impl_->calls()->clock(); }
 int Session::rank() const { return impl_->calls()->rank(); }
 int Session::workers() const { return impl_->calls()->workers(); }

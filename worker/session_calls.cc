@@ -278,6 +278,10 @@ Task<Status> SessionCalls::JoinJob(Replica replica) {
                               .samples = replica_.job_trained.samples}};
   hello.mesh_key = background_->mesh_key();
   hello.returns_at_once = true;
+  hello.batch = options_.batch;
+  hello.max_share = options_.max_share;
+  hello.accumulates = options_.accumulates;
+  hello.takes_shares = true;
   hello.gradients = !replica_.gradients.empty() ? HasGradients::kHere
                     : replica_.gradients_later  ? HasGradients::kLater
                                                 : HasGradients::kNone;
@@ -506,6 +510,26 @@ Status SessionCalls::Stop(const std::string& reason) {
   }
   background_->Stop(reason);
   return Status::Ok();
+}
+
+BatchShare SessionCalls::share(int ahead) const {
+  if (forked() || !attached_) return {};
+  const StepShares shares = background_->shares();
+  const Welcome job = welcome();
+  if (shares.batch() == 0) {  // the engine divides none: a batch of each worker's own
+    if (options_.batch == 0) return {};
+    std::int64_t own = std::max<std::int64_t>(options_.batch / std::max(job.workers, 1), 1);
+    if (options_.max_share > 0) own = std::min(own, options_.max_share);
+    return {.step = iteration() + 1 + ahead, .first = 0, .samples = own, .batch = 0};
+  }
+  std::uint32_t lead = lead_.load();
+  const auto asked = static_cast<std::uint32_t>(std::max(ahead, 0));
+  while (asked > lead && !lead_.compare_exchange_weak(lead, asked)) {
+  }
+  const StepShares::Piece piece =
+      ahead > 0 ? shares.Ahead(iteration(), ahead) : shares.Next(iteration());
+  return {
+      .step = piece.step, .first = piece.first, .samples = piece.samples, .batch = shares.batch()};
 }
 
 double SessionCalls::clock() const {

@@ -84,6 +84,7 @@ class SessionCalls {
   void TellLoss(double loss) { background_->TellLoss(loss); }
   Status Stop(const std::string& reason);
   double clock() const;
+  BatchShare share(int ahead) const;
   int rank() const { return attached_ ? welcome().rank : -1; }
   int workers() const { return attached_ ? welcome().workers : 0; }
   std::string engine() const { return attached_ ? welcome().engine : std::string(); }
@@ -204,6 +205,7 @@ class SessionCalls {
   bool mean_resumes_ = false;  // it pauses for a Mean that is to be called again
   std::vector<double> given_, mean_;
   bool said_samples_ = false;
+  mutable std::atomic<std::uint32_t> lead_ = 0;  // steps for which shares were asked ahead
   bool said_nonfinite_ = false;
   bool over_ = false;
   std::int64_t looked_ = 0;  // steps that might be looked at for values that are not finite

@@ -68,6 +68,12 @@ Status CheckOptions(const SessionOptions& options) {
                  std::to_string(options.goal_samples) +
                  ", allowed is 0 (no goal) or more (PRD_GOAL_STEPS, PRD_GOAL_SAMPLES)");
   }
+  const std::int64_t samples = std::max(options.batch, options.max_share);
+  if (options.batch < 0 || options.max_share < 0 || samples > kMaxBatch) {
+    return Wrong("batch, max_share: found " + std::to_string(options.batch) + " and " +
+                 std::to_string(options.max_share) + ", allowed are 0 (none) to " +
+                 std::to_string(kMaxBatch) + " samples (PRD_BATCH, PRD_MAX_SHARE)");
+  }
   if (options.reduce_timeout.count() < 0) {
     return Wrong("reduce_timeout: found " + std::to_string(options.reduce_timeout.count()) +
                  " ms, allowed is 0 (the job's lease) or more (PRD_REDUCE_TIMEOUT_MS)");

@@ -43,7 +43,8 @@ Task<Status> SessionCalls::Step(StepInput input) {
   const auto computed = std::chrono::nanoseconds(Clock::now() - returned_);
   const prd::Ready ready{.iteration = iteration() + (CountsLocalSteps(plan) ? 0 : 1),
                          .step_ns = computed.count(),
-                         .samples = input.samples};
+                         .samples = input.samples,
+                         .lead = lead_.load()};
   const CallDone done = co_await Drive(
       [ready, discard, taken = local.rounds, nonfinite = looked.nonfinite](
           SessionCore* core, Instant now, Actions* out) {
@@ -149,6 +150,7 @@ StepResult SessionCalls::Describe(const StepOutcome& outcome) const {
   StepResult result;
   result.steps = outcome.own.steps;
   result.done = outcome.done;
+  result.partial = outcome.partial;
   result.iteration = outcome.iteration;
   result.adopted = outcome.adopted;
   result.included = outcome.included;

@@ -165,6 +165,35 @@ struct NumbersAveraged {
   }
 };
 
+// Part of a step's batch that a worker computes.
+struct ShareGiven {
+  Rank rank = kNoRank;
+  std::int64_t first = 0;  // of the batch, from 0
+  std::int64_t samples = 0;
+  DurationNs expected_ns = 0;  // of computing that many; 0: not known
+  static void Visit(auto& m, auto&& field) {
+    field("rank", m.rank)("first", m.first)("samples", m.samples);
+    field("expected_ns", m.expected_ns, kUnlessZero);
+  }
+  friend bool operator==(const ShareGiven&, const ShareGiven&) = default;
+};
+
+// The job has a batch, and its workers compute these shares of it from step `from` on. `more`: in
+// that step alone, and besides what they had, because others do not compute theirs.
+struct SharesSet {
+  Iteration from = 0;              // as Ready.iteration; 0: from now on
+  std::int64_t batch = 0;          // samples of a step; the sum of the shares, unless `more`
+  std::vector<ShareGiven> shares;  // by rank, ascending
+  bool more = false;
+  std::string reason;
+  static constexpr const char* kName = "shares_set";
+  static void Visit(auto& m, auto&& field) {
+    field("from", m.from)("batch", m.batch)("shares", m.shares);
+    field("more", m.more, kUnlessZero)("reason", m.reason);
+  }
+  friend bool operator==(const SharesSet&, const SharesSet&) = default;
+};
+
 // What a worker has given to the round that is open.
 struct GivenNumbers {
   Rank rank = kNoRank;
@@ -478,7 +507,7 @@ struct RecordBody
                    GroupFormed, GroupEnded, AdoptOrdered, RunEnded, UpdateDropped, QueryAnswered,
                    ScheduleSet, NeighboursSet, PlacementSet, PlacementOpened, HistoryLost,
                    LinkChanged, HelloRefused, ReplicasDiffer, GoalReached, OperatorActed,
-                   NumbersAveraged, ProcessEnded> {
+                   NumbersAveraged, ProcessEnded, SharesSet> {
   PRD_DECLARE_VARIANT(RecordBody)
 };
 

@@ -58,6 +58,9 @@ struct Losses {
   friend bool operator==(const Losses&, const Losses&) = default;
 };
 
+// Samples in one step of all workers of a job, at most.
+inline constexpr std::int64_t kMaxBatch = std::int64_t{1} << 31;
+
 // Numbers of a worker's of which a job takes the mean, at most.
 inline constexpr std::size_t kMaxNumbers = 64;
 // Equal bit by bit: NaN is equal to itself.
@@ -142,6 +145,12 @@ struct Hello {
   std::string identity;
   // Where its connection breaks, it makes another one at once, and says a word over it.
   bool returns_at_once = false;
+  // Samples of a step of all workers together; 0: not told. Counts where the config has none; the
+  // job's first worker says.
+  std::int64_t batch = 0;
+  std::int64_t max_share = 0;  // samples that fit into the worker's memory at once; 0: no limit
+  bool accumulates = false;    // its training loop adds up the gradients of several passes
+  bool takes_shares = false;   // it knows SetShare
   static constexpr const char* kName = "hello";
   static void Visit(auto& m, auto&& field) {
     field("version", m.version, kHidden)("job", m.job)("rank", m.rank, kPlain, "wanted_rank");
@@ -155,6 +164,8 @@ struct Hello {
     field("mesh_key", m.mesh_key, kHidden | kSparse)("gradients", m.gradients, kUnlessZero);
     field("identity", m.identity, kUnlessZero | kSparse);
     field("returns_at_once", m.returns_at_once, kHidden);
+    field("batch", m.batch, kUnlessZero)("max_share", m.max_share, kUnlessZero);
+    field("accumulates", m.accumulates, kUnlessZero)("takes_shares", m.takes_shares, kHidden);
   }
   friend bool operator==(const Hello&, const Hello&) = default;
 };
@@ -184,6 +195,10 @@ struct Ready {
   Trained own;                  // by this worker so far, this step included
   std::uint32_t nonfinite = 0;  // steps that were not all finite, since the report before
   Losses losses;                // told since the report before
+  // Jobs with a batch: steps after this one for which the worker's loader has drawn samples; and
+  // the pieces of this step that others have lost (SetShare::more) and this worker has computed.
+  std::uint32_t lead = 0;
+  std::uint32_t made_up = 0;
   static constexpr const char* kName = "ready";
   static void Visit(auto& m, auto&& field) {
     field("iteration", m.iteration)("step_ns", m.step_ns)("samples", m.samples);
@@ -193,6 +208,7 @@ struct Ready {
     field("suppressed", m.suppressed, kUnlessZero)("own_steps", m.own.steps, kUnlessZero);
     field("own_samples", m.own.samples, kUnlessZero)("nonfinite", m.nonfinite, kUnlessZero);
     field("losses", m.losses.count, kUnlessZero)("loss", m.losses.mean, kUnlessZero | kFinite);
+    field("lead", m.lead, kUnlessZero)("made_up", m.made_up, kUnlessZero);
   }
   friend bool operator==(const Ready&, const Ready&) = default;
 };
@@ -385,6 +401,7 @@ struct Welcome {
   // The network between devices is trusted: NCCL may be used though it protects nothing.
   bool device_network_trusted = false;
   bool job_calls = false;  // the controller knows StopJob and GiveNumbers
+  std::int64_t batch = 0;  // samples of a step of all workers, of which SetShare tells; 0: none
   static constexpr const char* kName = "welcome";
   static void Visit(auto& m, auto&& field) {
     field("run", m.run)("identity", m.identity)("rank", m.rank)("job", m.job)("engine", m.engine);
@@ -392,6 +409,7 @@ struct Welcome {
     field("heartbeat_ms", m.heartbeat_ms)("own", m.own, kSparse)("goal", m.goal, kSparse);
     field("on_nonfinite", m.on_nonfinite)("mesh_security", m.mesh_security);
     field("device_network_trusted", m.device_network_trusted)("job_calls", m.job_calls);
+    field("batch", m.batch, kUnlessZero);
   }
   friend bool operator==(const Welcome&, const Welcome&) = default;
 };
@@ -649,6 +667,22 @@ struct EndRun {
   friend bool operator==(const EndRun&, const EndRun&) = default;
 };
 
+// Jobs with a batch: which samples of each step's batch the worker computes, from step `from` on,
+// until another SetShare says otherwise. `more`: samples of step `from` alone, which another worker
+// was to compute and does not; the worker computes them besides its share, and signals after that.
+// A signal of that step which it has sent before is void. Not answered.
+struct SetShare {
+  Iteration from = 0;        // as Ready.iteration; 0: from now on
+  std::int64_t first = 0;    // of the batch, from 0
+  std::int64_t samples = 0;  // >= 1
+  bool more = false;
+  static constexpr const char* kName = "set_share";
+  static void Visit(auto& m, auto&& field) {
+    field("from", m.from)("first", m.first)("samples", m.samples)("more", m.more, kUnlessZero);
+  }
+  friend bool operator==(const SetShare&, const SetShare&) = default;
+};
+
 // The session is over; the last message of a link.
 struct Released {
   std::string reason;
@@ -681,9 +715,10 @@ struct HeartbeatAck {
   friend bool operator==(const HeartbeatAck&, const HeartbeatAck&) = default;
 };
 
-struct ControllerBody : std::variant<Welcome, Group, Abort, Adopt, Released, Refused, HeartbeatAck,
-                                     QueryReply, Schedule, Neighbourhood, Placement, Opened, Probe,
-                                     Resumed, Members, Announce, EndRun, Gone, NumbersMean> {
+struct ControllerBody
+    : std::variant<Welcome, Group, Abort, Adopt, Released, Refused, HeartbeatAck, QueryReply,
+                   Schedule, Neighbourhood, Placement, Opened, Probe, Resumed, Members, Announce,
+                   EndRun, Gone, NumbersMean, SetShare> {
   PRD_DECLARE_VARIANT(ControllerBody)
 };
 

@@ -24,6 +24,10 @@ class AllReduce final : public Engine {
 
   Plan plan() const override { return {.by = GroupPlan{.payload = Payload::kGradients}}; }
   Joining joining() const override { return Joining::kBarrier; }
+  Batches batches() const override {
+    const bool weighs = options_.weights == AllReduceOptions::Weights::kSamples;
+    return weighs ? Batches::kWhole : Batches::kNone;
+  }
   void Step(Instant now, const Event& event, GroupId* next_group, Effects* out) override;
   std::optional<Instant> NextDeadline() const override { return std::nullopt; }
   std::string Explain(Instant now, Rank rank) const override;

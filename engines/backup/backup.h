@@ -44,6 +44,10 @@ class Backup final : public Engine {
 
   Plan plan() const override { return {.by = GroupPlan{.payload = Payload::kGradients}}; }
   Joining joining() const override { return Joining::kAnytime; }
+  Batches batches() const override {
+    const bool weighs = options_.weights == BackupOptions::Weights::kSamples;
+    return weighs ? Batches::kParts : Batches::kNone;
+  }
   void Step(Instant now, const Event& event, GroupId* next_group, Effects* out) override;
   std::optional<Instant> NextDeadline() const override;
   std::string Explain(Instant now, Rank rank) const override;

@@ -42,6 +42,10 @@ class Eager final : public Engine {
 
   Plan plan() const override;
   Joining joining() const override { return Joining::kPause; }
+  Batches batches() const override {
+    const bool weighs = options_.weights == EagerOptions::Weights::kSamples;
+    return weighs ? Batches::kParts : Batches::kNone;
+  }
   void Step(Instant now, const Event& event, GroupId* next_group, Effects* out) override;
   std::optional<Instant> NextDeadline() const override { return std::nullopt; }
   std::string Explain(Instant now, Rank rank) const override;

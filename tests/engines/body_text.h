@@ -112,6 +112,11 @@ inline std::string AsText(const GroupShare& value) {
 inline std::string AsText(const InEdge& value) {
   return std::to_string(value.rank) + "*" + AsText(value.weight) + "@" + std::to_string(value.from);
 }
+// "2:40+8": rank 2 computes 8 samples from the one of number 40 on.
+inline std::string AsText(const ShareGiven& value) {
+  return std::to_string(value.rank) + ":" + std::to_string(value.first) + "+" +
+         std::to_string(value.samples);
+}
 template <typename T>
 std::string Show(std::string name, const T& value);
 template <typename T>
@@ -221,6 +226,9 @@ inline void Parse(const std::string& text, MeshKey*) {
 }
 inline void Parse(const std::string& text, GroupShare*) {
   throw std::invalid_argument("members are words, not " + text);
+}
+inline void Parse(const std::string& text, ShareGiven*) {
+  throw std::invalid_argument("shares are decided, not told: " + text);
 }
 inline void Parse(const std::string& text, InEdge* value) {
   long long from = 0;

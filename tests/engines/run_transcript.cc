@@ -144,6 +144,8 @@ class RunPlay {
     take("goal_steps", &spec.goal.steps);
     take("goal_samples", &spec.goal.samples);
     take("check_replicas_ms", &spec.check_replicas_ms);
+    take("batch", &spec.batch);
+    take("batch_multiple", &spec.batch_multiple);
     spec.on_nonfinite =
         Choose(command->Take("on_nonfinite", "pass"), body_text::NamesOf(OnNonfinite()));
     spec.on_divergence = Choose<JobSpec::OnDivergence>(
@@ -179,9 +181,11 @@ class RunPlay {
 
   void StartAll(Command* command) {
     const std::vector<std::string> hosts = transcript::Split(command->Take("hosts", "host"));
+    const bool accumulates = command->TakeFlag("accumulates");
     for (Rank rank = 0; rank < spec_.workers; ++rank) {
       Hello hello = Speakers::HelloOf(rank);
       hello.host_name = hosts[Index(rank) % hosts.size()];
+      hello.accumulates = accumulates;
       workers_.SayHello(rank, std::move(hello));
     }
     for (Rank rank = 0; rank < spec_.workers; ++rank) {

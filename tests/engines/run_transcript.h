@@ -10,7 +10,7 @@
 //                                          run's: goal_steps, on_divergence=repair, ...
 //   run scripted plan=P [joining=J]        one that does as `next` says (scripted_engine.h)
 //     [follows=1]                          it goes on where the run before has been switched
-//   start [hosts=A,B]                      `workers` ranks have the common start; shows nothing
+//   start [hosts=A,B] [accumulates=1]      `workers` ranks have the common start; shows nothing
 //   next EFFECT [RANK]... [key=value]... [after=N]
 //                                          what the engine decides on the next event, or on the one
 //                                          N events later. An effect has its record's name; words

@@ -45,7 +45,8 @@ Hello Speakers::HelloOf(Rank rank) {
           .pid = body_text::kPid,
           .endpoints = {kEndpoint},
           .model_bytes = 4,
-          .model_hash = 9};
+          .model_hash = 9,
+          .takes_shares = true};
 }
 
 void Speakers::Reset(RunId run, RunIdentity identity) {

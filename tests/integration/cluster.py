@@ -22,16 +22,18 @@ class Worker:
     """A toy_worker process; its lines, as they come, are in .lines."""
 
     def __init__(self, cluster, rank, steps=20, step_ms=20, size=10_000, job="toy", leave=False, inside=(), device=False, controller=None,
-                 velocity="none", args=(), env=()):
+                 velocity="none", args=(), env=(), program="toy_worker"):
         """inside: the command that runs another one where the worker is to be; device: of the stand-in's, its model is on one;
         controller: the daemon's endpoint as this worker is told it; velocity: of momentum, "own" or "state";
-        args: more for its command line; env: more of its environment."""
+        args: more for its command line; env: more of its environment; program: another one, which takes `args` alone."""
         usual = {"PRD_CONTROLLER": controller or cluster.endpoint, "PRD_JOB": job, "PRD_TIMEOUT_MS": "60000"}
         env = {**os.environ, **usual, **cluster.keys, **dict(env)}
         if rank is not None:
             env["PRD_RANK"] = str(rank)
-        command = [*inside, f"{cluster.bin}/toy_worker", "--steps", str(steps), "--step-ms", str(step_ms), "--size", str(size)]
-        command += ["--velocity", velocity, *args]
+        command = [*inside, f"{cluster.bin}/{program}"]
+        if program == "toy_worker":
+            command += ["--steps", str(steps), "--step-ms", str(step_ms), "--size", str(size), "--velocity", velocity]
+        command += args
         if leave:
             command.append("--leave")
         if device:  # a stand-in for CUDA and NCCL: tests/standin

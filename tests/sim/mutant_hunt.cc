@@ -83,6 +83,13 @@ std::vector<Mutant> AllMutants() {
       case Mutation::kEndForgotten:
         all.push_back({mutation, std::nullopt});
         break;
+      case Mutation::kShareShort:
+      case Mutation::kLostKept:
+      case Mutation::kWaitingComputes:
+      case Mutation::kShareUntold:
+      case Mutation::kVoidCounts:
+        all.push_back({mutation, AllReduceOptions{}});
+        break;
       case Mutation::kWindowOffByOne:
         add(mutation, {PReduceOptions{}});
         break;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/worker/core_words.h"
+#include "worker/core/step_shares.h"
 
 namespace prd::testing {
 
@@ -84,6 +85,8 @@ class Play {
           {"resume", &Play::Resume},
           {"resumed", &Play::Resumed},
           {"schedule", &Play::Schedule},
+          {"set-share", &Play::SetShare},
+          {"share", &Play::ShowShare},
           {"step", &Play::Step},
           {"stop", &Play::Stop},
           {"trained", &Play::Trained},
@@ -106,6 +109,8 @@ class Play {
     options.hello.job_trained = ParseTrained(command->Take("job_trained"));
     options.hello.gradients =
         command->Take("gradients") == "later" ? HasGradients::kLater : HasGradients::kHere;
+    options.hello.accumulates = command->TakeFlag("accumulates");
+    options.hello.max_share = command->TakeNumber("max_share");
     options.timeout = command->TakeTime("timeout");
     options.start_timeout = command->TakeTime("start_timeout");
     options.controller = command->Take("controller", "tcp://c:1");
@@ -116,7 +121,9 @@ class Play {
   }
 
   void Step(Command* command) {
-    const prd::Ready ready{.iteration = ParseNumber(command->Word(0)), .step_ns = 5, .samples = 6};
+    const prd::Ready ready{.iteration = ParseNumber(command->Word(0)),
+                           .step_ns = 5,
+                           .samples = command->TakeNumber("samples", 6)};
     const bool discard = command->TakeFlag("discard");
     BeginCall(true);
     core_->Step(now_, ready, discard, command->TakeNumber("taken"), &actions_);
@@ -231,13 +238,28 @@ class Play {
                          .lease_ms = 2000,
                          .heartbeat_ms = 100,
                          .own = ParseTrained(command->Take("own")),
-                         .job_calls = command->TakeFlag("calls")};
+                         .job_calls = command->TakeFlag("calls"),
+                         .batch = command->TakeNumber("batch")};
     if (!command->Has("seq")) {
       seq_ = 0;
       heard_ = 1;
     }
     expected_.welcome = welcome;
     Say(command, welcome);
+  }
+
+  void SetShare(Command* command) {
+    Say(command, prd::SetShare{.from = command->TakeNumber("from"),
+                               .first = command->TakeNumber("first"),
+                               .samples = ParseNumber(command->Word(0)),
+                               .more = command->TakeFlag("more")});
+  }
+  void ShowShare(Command* command) {
+    const auto ahead = static_cast<int>(command->TakeNumber("ahead"));
+    const StepShares::Piece piece = ahead > 0 ? core_->shares().Ahead(core_->iteration(), ahead)
+                                              : core_->shares().Next(core_->iteration());
+    said_.push_back("now " + std::to_string(piece.samples) + " samples of step " +
+                    std::to_string(piece.step) + " from " + std::to_string(piece.first));
   }
 
   // A store's common start ends with the first placement: ranks 3 and 4 own a shard each.
@@ -248,7 +270,9 @@ class Play {
       Look();
     };
     const bool store = command->Word(0) == "store";
-    run(&Play::Attach, "attach timeout=" + command->Take("timeout", "0s"));
+    run(&Play::Attach, "attach timeout=" + command->Take("timeout", "0s") +
+                           " accumulates=" + command->Take("accumulates", "0") +
+                           " max_share=" + command->Take("max_share", "0"));
     Welcome(command);
     Look();
     run(&Play::Group, "group 1 initial at=0");

@@ -13,7 +13,8 @@
 // The user:
 //   attach [timeout=TIME] [start_timeout=TIME] [controller=TEXT] [own=STEPS/SAMPLES]
 //          [job_trained=STEPS/SAMPLES] [gradients=later]
-//   step ITERATION [discard=1] [taken=N]     of 6 samples and 5 ns
+//   step ITERATION [discard=1] [taken=N] [samples=6]     of 5 ns
+//   share [ahead=N]                  what to compute next
 //   applied ITERATION [rounds=1] [digest=N]
 //   finish; pause; resume; cancel; nonfinite; gradients
 //   average [state=1]; mean NUMBER... [resumes=1]; losses COUNT mean=X
@@ -25,6 +26,8 @@
 //   welcome PLAN [key=value]... [run=9] [rank=3] [engine=e] [own=STEPS/SAMPLES] [calls=1]
 //   group ID [initial|final|round|average] [at=1] [members="3*0.5 4*0.5"] [gives=1] [passive=0]
 //            [initial_weight=0] [last=0] [digest=0]
+//   set-share SAMPLES [first=0] [from=0] [more=1]; a welcome takes batch=N, too, and attach and
+//            join take accumulates=1 and max_share=N
 //   abort GROUP [reason=TEXT] [undone=1]; adopt [from=4] [result=GROUP]; released [REASON]
 //   refused CODE REASON [retry=TIME]; reply ITERATION [local_steps=K] [ready=1] [next=N]
 //   [workers=N] schedule FIRST hosts=H,... [members=MEMBERS] neighbourhood [in=MEMBERS]

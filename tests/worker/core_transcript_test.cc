@@ -34,7 +34,7 @@ TEST(CoreLanguageTest, RefusesWhatCannotBe) {
   EXPECT_EQ(error("step 1\n"), "line 1, 'step 1': the first command must be worker or join");
   EXPECT_EQ(error("join models\nfinish\nstep 1\n"), "line 3, 'step 1': a call is in progress");
   EXPECT_EQ(error("join models\nstep 1 discrad=1\n"),
-            "line 2, 'step 1 discrad=1': unknown key discrad; allowed: discard, taken");
+            "line 2, 'step 1 discrad=1': unknown key discrad; allowed: discard, samples, taken");
   EXPECT_EQ(error("join models\nreduced 2 lost x\n")
                 .find("line 2, 'reduced 2 lost x': 'lost' is "
                       "not one of: aborted, "),

@@ -133,7 +133,8 @@ struct BodyText {
         .Add("suppressed", ready.suppressed)
         .Add("own", ready.own)
         .Add("nonfinite", ready.nonfinite)
-        .Add("losses", LossesText(ready.losses));
+        .Add("losses", LossesText(ready.losses))
+        .Add("made_up", ready.made_up);
   }
   std::string operator()(const Finished& finished) const {
     constexpr const char* kOutcomes[] = {" ok", " failed", " aborted"};
@@ -370,7 +371,8 @@ std::string Of(const StepOutcome& step, const Expected& expected) {
       .AddTime("reduced", step.reduced)
       .AddTime("waited", step.waited)
       .Add("own", step.own, expected.own)
-      .AddFlag("goal", step.done);
+      .AddFlag("goal", step.done)
+      .AddFlag("partial", step.partial);
 }
 
 std::string Of(const Action& action, const Expected& expected) {

@@ -59,6 +59,7 @@ Cluster::Cluster(const Workload& workload, const RunOptions& options)
           [this] { Forgot(); }),
       runs_(&world_),
       replicas_(&world_),
+      batches_(&world_, &times_),
       workers_(static_cast<std::size_t>(workload.cluster.workers)),
       hangs_(2 * world_.LeaseNs() + 5 * kSecond, StepsOfOthers(workload)) {
   world_.first_plan = PlanOf(workload);
@@ -68,13 +69,15 @@ Cluster::Cluster(const Workload& workload, const RunOptions& options)
             .doors = &doors_,
             .runs = &runs_,
             .replicas = &replicas_,
+            .batches = &batches_,
             .times = &times_,
             .devices = &devices_,
             .objective = objective_.get(),
             .stats = &stats_,
             .draws = {},
             .spare = {},
-            .changed = {}};
+            .changed = {},
+            .mutation = options.mutation};
   for (std::uint32_t i = 0; i < workers_.size(); ++i) {
     workers_[i].Init(&parts_, i);
     parts_.draws.emplace_back(Prng(options.seed ^ (0x67u + i)).Next());
@@ -86,7 +89,9 @@ void Cluster::Seen(const Record& record) {
     const RunId number = world_.runs.size() + 1;
     world_.runs.emplace(started->identity.high, number);
     numbers_[record.run] = number;
-    const Plan plan = MakeEngine(controller_.SpecOf(started->spec).engine)->plan();
+    const std::unique_ptr<Engine> engine = MakeEngine(controller_.SpecOf(started->spec).engine);
+    const Plan plan = engine->plan();
+    batches_.Begins(number, engine->batches());
     if (!(plan == world_.first_plan)) world_.plans[number] = plan;
     const auto former = numbers_.find(started->former.run);
     if (former != numbers_.end()) {
@@ -126,6 +131,7 @@ void Cluster::Seen(const Record& record) {
   }
   runs_.Seen(numbers_[record.run], record);
   replicas_.Seen(numbers_[record.run], record);
+  batches_.Seen(numbers_[record.run], record);
   exchange_.Seen(numbers_[record.run], record);
   stats_.Seen(record);
   if (options_.trace) options_.trace(Describe(record));
@@ -136,6 +142,7 @@ void Cluster::Forgot() {
   std::set<RunId> finished;
   for (const auto& [id, run] : controller_.store().runs()) {
     exchange_.Forgot(numbers_[id], run.records);
+    batches_.Forgot(numbers_[id], run.records);
     const auto* ended =
         run.records.empty() ? nullptr : std::get_if<RunEnded>(&run.records.back().body);
     if (ended != nullptr && ended->finished) finished.insert(numbers_[id]);

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/sim/batch_book.h"
 #include "tools/sim/cluster.h"
 #include "tools/sim/replica_book.h"
 #include "tools/sim/run_book.h"
@@ -71,6 +72,7 @@ class Cluster {
   SimController controller_;
   RunBook runs_;
   ReplicaBook replicas_;
+  BatchBook batches_;
   WorkerParts parts_;
   std::vector<SimWorker> workers_;
   std::size_t settled_ = 0;  // workers that are through, for a quick look

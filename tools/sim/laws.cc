@@ -58,6 +58,7 @@ void Laws::Seen(const Record& record) {
   if (const auto* set = std::get_if<ScheduleSet>(&record.body)) OnScheduled(run, *set);
   if (const auto* set = std::get_if<NeighboursSet>(&record.body)) OnNeighbours(run, *set);
   if (const auto* set = std::get_if<PlacementSet>(&record.body)) OnPlaced(run, *set);
+  if (const auto* set = std::get_if<SharesSet>(&record.body)) OnShares(run, *set);
   if (const auto* opened = std::get_if<PlacementOpened>(&record.body)) {
     for (const Rank rank : opened->members) At(run, rank).opened = true;
   }
@@ -109,7 +110,10 @@ void Laws::OnMessage(const Record& record, const WorkerEnvelope& envelope) {
   life.there = true;
   Run* run = &RunOf(record.run);
   OnTold(run, envelope.rank, envelope.body);
-  if (hello) return;
+  if (hello) {
+    At(run, std::get<Hello>(envelope.body).rank).more = 0;
+    return;
+  }
   life.rank = envelope.rank;
   Worker& worker = At(run, envelope.rank);
   if (const auto* ready = std::get_if<Ready>(&envelope.body)) {
@@ -141,9 +145,26 @@ void Laws::OnReady(const Plan& plan, Worker* worker, Rank rank, const Ready& rea
   }
   worker->signalled = ready.iteration;
   if (DrawnAhead(plan)) worker->iteration = ready.iteration;
-  worker->waiting = ready.waiting;
-  worker->open = true;
+  const bool is_void = ready.iteration == worker->more_of && ready.made_up < worker->more;
+  worker->waiting = ready.waiting && !is_void;
+  worker->open = !is_void;
   worker->owed += ready.gradients;
+}
+
+void Laws::OnShares(Run* run, const SharesSet& set) {
+  if (set.more) {
+    for (const ShareGiven& share : set.shares) {
+      Worker& worker = At(run, share.rank);
+      if (worker.more_of != set.from) worker.more = 0;
+      worker.more_of = set.from;
+      ++worker.more;
+      worker.waiting = worker.open = false;
+    }
+    return;
+  }
+  for (Worker& worker : run->workers) {
+    if (set.from <= worker.more_of) worker.more = 0;
+  }
 }
 
 void Laws::OnAdopted(Run* run, Rank rank, const Adopted& adopted) {
@@ -203,6 +224,7 @@ void Laws::HasResult(Run* run, Rank rank, GroupId id, std::uint32_t included) {
 }
 
 void Laws::OnJoined(Run* run, const WorkerJoined& joined) {
+  At(run, joined.rank).more = 0;
   Worker& worker = At(run, joined.rank);
   // A worker that joins anew with its own replica brings its signal, if it has one.
   if (worker.incarnation != joined.incarnation) {

@@ -8,7 +8,8 @@
 //                        those formed ahead: DrawnAhead); those of a kRound or kAverage are all
 //                        who have joined, and who contributes to a kRound owes a gradient; nobody
 //                        twice
-//   one-signal           of a worker, one signal that waits stands at a time
+//   one-signal           of a worker, one signal that waits stands at a time; it stands no more
+//                        once the worker is to compute more of its step (SharesSet::more)
 //   group-order          a worker's groups form in ascending order of ids, and so all workers meet
 //                        two groups that they share in the same order
 //   schedule             a schedule is for all who have joined, its ids are its own, and no other
@@ -84,6 +85,8 @@ class Laws {
     Iteration signalled = 0;    // its last signal's iteration,
     bool waiting = false;       // which waits for a group,
     bool open = false;          // and has no answer
+    Iteration more_of = 0;      // of this step it is to compute more than its share:
+    std::uint32_t more = 0;     // so many pieces, and what it signals before is void
     bool joined = false;
     bool ordered = false;    // this rank to adopt, at least once
     bool answered = false;   // a query, at least once
@@ -152,6 +155,7 @@ class Laws {
   void OnScheduled(Run* run, const ScheduleSet& set);
   void OnNeighbours(Run* run, const NeighboursSet& set);
   void OnPlaced(Run* run, const PlacementSet& set);
+  void OnShares(Run* run, const SharesSet& set);
   // What is trained (laws_training.cc).
   static void OnTold(Run* run, Rank rank, const WorkerBody& body);
   void CheckFinal(const Run& run, const GroupFormed& formed) const;

@@ -32,6 +32,7 @@ class MutantEngine final : public Engine {
     return plan;
   }
   Joining joining() const override { return engine_->joining(); }
+  Batches batches() const override { return engine_->batches(); }
   std::optional<Instant> NextDeadline() const override { return engine_->NextDeadline(); }
   std::string Explain(Instant now, Rank rank) const override { return engine_->Explain(now, rank); }
   std::vector<Drawn> DrawnGroups() const override { return engine_->DrawnGroups(); }
@@ -380,6 +381,16 @@ std::string_view MutationName(Mutation mutation) {
       return "hint-is-proof";
     case Mutation::kEndForgotten:
       return "end-forgotten";
+    case Mutation::kShareShort:
+      return "share-short";
+    case Mutation::kLostKept:
+      return "lost-kept";
+    case Mutation::kWaitingComputes:
+      return "waiting-computes";
+    case Mutation::kShareUntold:
+      return "share-untold";
+    case Mutation::kVoidCounts:
+      return "void-counts";
   }
   return "unknown";
 }
@@ -443,7 +454,12 @@ std::vector<Mutation> AllMutations() {
           Mutation::kCopyUnordered,
           Mutation::kOldEndCounts,
           Mutation::kHintIsProof,
-          Mutation::kEndForgotten};
+          Mutation::kEndForgotten,
+          Mutation::kShareShort,
+          Mutation::kLostKept,
+          Mutation::kWaitingComputes,
+          Mutation::kShareUntold,
+          Mutation::kVoidCounts};
 }
 
 std::unique_ptr<Engine> MakeMutant(const EngineOptions& options, Mutation mutation, int workers) {
@@ -507,6 +523,19 @@ std::optional<ControllerEnvelope> Twisted(Mutation mutation, const ControllerEnv
     std::get<Gone>(twisted.body).incarnations.clear();
     return twisted;
   }
+  if (const auto* share = std::get_if<SetShare>(&envelope.body)) {
+    ControllerEnvelope twisted = envelope;
+    SetShare& told = std::get<SetShare>(twisted.body);
+    if (mutation == Mutation::kShareShort && !share->more && share->samples > 1) {
+      --told.samples;
+      return twisted;
+    }
+    const bool untold = mutation == Mutation::kShareUntold && !share->more &&
+                        WorkerOf(envelope.incarnation) % 2 == 1;
+    if (!untold && !(mutation == Mutation::kLostKept && share->more)) return std::nullopt;
+    told.samples = 0;
+    return twisted;
+  }
   const auto* named = std::get_if<Members>(&envelope.body);
   if (mutation == Mutation::kMemberTwice && named != nullptr && !named->members.empty()) {
     ControllerEnvelope twisted = envelope;
@@ -551,6 +580,10 @@ void Conceal(Mutation mutation, const Controller& controller, WorkerEnvelope* en
     hello->launch.clear();
   } else if (hello != nullptr && mutation == Mutation::kKeyMistaken) {
     hello->mesh_key.bytes[16] ^= 1;
+  }
+  if (auto* ready = std::get_if<Ready>(&envelope->body);
+      ready != nullptr && mutation == Mutation::kVoidCounts) {
+    ready->made_up = 1'000'000;
   }
   if (auto* finished = std::get_if<Finished>(&envelope->body);
       finished != nullptr && mutation == Mutation::kDigestSame && finished->digest != 0) {

@@ -77,6 +77,11 @@ enum class Mutation : std::uint8_t {
   kOldEndCounts,  // the end of a connection that a process had before counts for the one it has now
   kHintIsProof,   // who is out of a peer's reach counts as one whose connection has ended
   kEndForgotten,  // the end of a connection is forgotten if the controller cannot write just then
+  kShareShort,    // shares sum to a sample less than the batch
+  kLostKept,      // what a lost worker was to compute of a step is given to nobody
+  kWaitingComputes,  // workers tell the time of whole steps as that of computing
+  kShareUntold,      // some workers are not told their shares
+  kVoidCounts,       // a signal counts that was sent before the worker heard of more to compute
 };
 
 std::string_view MutationName(Mutation mutation);

@@ -74,8 +74,8 @@ void RunBook::Enters(std::uint32_t worker, RunId run, RunId former, std::uint64_
                                   std::to_string(first->second));
 }
 
-void RunBook::Trained(std::int64_t samples) {
-  ++all_.steps;
+void RunBook::Trained(std::int64_t samples, bool step) {
+  all_.steps += step ? 1 : 0;
   all_.samples += samples;
 }
 

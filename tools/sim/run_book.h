@@ -37,8 +37,9 @@ class RunBook {
 
   // The worker's process is admitted to a run. `former`: in which its replica was trained.
   void Enters(std::uint32_t worker, RunId run, RunId former, std::uint64_t launch);
-  // It has made a step with so many samples.
-  void Trained(std::int64_t samples);
+  // It has made a step with so many samples; or, `step` false, goes on with one that it has told
+  // of.
+  void Trained(std::int64_t samples, bool step = true);
   // It says Pause or Finish for the first time, when it has trained so much.
   void Stops(Incarnation incarnation, Seq seq, const prd::Trained& own);
   // A step that began to be computed then has ended. `told`: what its worker knows of the job.

@@ -107,6 +107,15 @@ std::string Words(const NumbersAveraged& averaged) {
          std::to_string(averaged.round);
 }
 
+std::string Words(const SharesSet& set) {
+  std::string text = "shares";
+  for (const ShareGiven& share : set.shares) {
+    text += " " + std::to_string(share.rank) + ":" + std::to_string(share.samples);
+  }
+  return text + (set.more ? " more in step " : " from step ") + std::to_string(set.from) + ": " +
+         set.reason;
+}
+
 // Where a copy of the controller writes to and sends to.
 class Nowhere final : public History, public Transport {
  public:

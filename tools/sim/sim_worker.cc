@@ -67,6 +67,16 @@ void SimWorker::Schedule() {
 
 // ---- life ----
 
+void SimWorker::Init(WorkerParts* parts, std::uint32_t number) {
+  parts_ = parts;
+  number_ = number;
+  const ClusterPart& cluster = parts->world->workload.cluster;
+  Prng own(Prng(parts->world->seed ^ (0xba7c4u + number)).Next());
+  max_share_ = own.Unit() < cluster.limited ? cluster.max_share : 0;
+  accumulates_ = own.Unit() < cluster.accumulates;
+  lead_ = static_cast<std::uint32_t>(own.Below(static_cast<std::uint64_t>(cluster.lead) + 1));
+}
+
 void SimWorker::Start() {
   World* world = parts_->world;
   ++lives_;
@@ -76,6 +86,10 @@ void SimWorker::Start() {
   wake_.reset();
   interrupted_ = noticed_ = false;
   last_result_ = {};
+  passes_.clear();
+  drawn_.clear();
+  uncounted_ = 0;
+  counted_ = false;
   signal_ = said_ = heard_ = 0;
   launch_ = world->launch;
   plan_ = world->first_plan;
@@ -96,6 +110,10 @@ void SimWorker::Start() {
   options.hello.model_hash = 1;
   options.hello.mesh_key = MeshKeyNow();
   options.hello.returns_at_once = world->tells_ends();
+  options.hello.batch = world->workload.cluster.batch;
+  options.hello.max_share = max_share_;
+  options.hello.accumulates = accumulates_;
+  options.hello.takes_shares = true;
   if (world->tells_ends() && world->connections[number_].number == 0) {
     world->EndConnection(number_, world->now);  // there was none: it gets the first
   }
@@ -161,6 +179,7 @@ void SimWorker::GoOn() {
 void SimWorker::BeginPause() {
   World* world = parts_->world;
   phase_ = Phase::kPausing;
+  drawn_.clear();  // others share those steps meanwhile
   ++step_;
   Tell([&](Actions* out) { core_.Pause(world->now, out); });
 }
@@ -212,22 +231,55 @@ void SimWorker::BeginStep() {
     Tell([&](Actions* out) { core_.Finish(parts_->world->now, out); });
     return;
   }
+  passes_.clear();
+  uncounted_ = 0;
+  counted_ = false;
+  BeginPass();
+}
+
+void SimWorker::BeginPass() {
   phase_ = Phase::kComputing;
   World* world = parts_->world;
   begun_ = step_begun_ = world->now;
   ++step_;
+  piece_ = core_.shares().Next(core_.iteration());
+  if (max_share_ > 0 && piece_.samples > max_share_) {
+    throw Violation("share-limit", WorkerName(number_) + " computes " +
+                                       std::to_string(piece_.samples) + " samples at once");
+  }
+  if (piece_.samples > 0) DrawAhead();
+  DurationNs work = parts_->times->Next(number_, world->now);
+  if (piece_.samples > 0) work = parts_->times->Of(work, piece_.samples);
   parts_->changed.clear();
-  parts_->devices->Begin(world->now, number_, parts_->times->Next(number_), &parts_->changed);
+  parts_->devices->Begin(world->now, number_, work, &parts_->changed);
   for (const Devices::Finish& finish : parts_->changed) {
     world->queue.Push(finish.at, EventKind::kStepDone, finish.worker, finish.ticket);
   }
   if (interrupted_) PollSoon();
 }
 
+// The loader draws the samples of steps to come.
+void SimWorker::DrawAhead() {
+  if (lead_ == 0 || !parts_->batches->whole(run_number())) return;
+  const auto drawn = drawn_.find(piece_.step);
+  if (drawn != drawn_.end() && passes_.empty() && drawn->second.first != piece_.first) {
+    throw Violation("share-ahead", WorkerName(number_) + " has drawn samples from " +
+                                       std::to_string(drawn->second.first) + " on for step " +
+                                       std::to_string(piece_.step) + ", and computes from " +
+                                       std::to_string(piece_.first) + " on");
+  }
+  drawn_.erase(drawn_.begin(), drawn_.upper_bound(piece_.step));
+  for (int ahead = 1; ahead <= static_cast<int>(lead_); ++ahead) {
+    const StepShares::Piece piece = core_.shares().Ahead(core_.iteration(), ahead);
+    drawn_.try_emplace(piece.step, piece);
+  }
+}
+
 void SimWorker::EndCompute() {
   World* world = parts_->world;
   if (world->frozen_until[number_] <= step_begun_) {
-    world->longest_step = std::max(world->longest_step, world->now - step_begun_);
+    computed_ = (passes_.empty() ? 0 : computed_) + (world->now - step_begun_);
+    world->longest_step = std::max(world->longest_step, computed_);
   }
   parts_->changed.clear();
   parts_->devices->End(world->now, number_, &parts_->changed);
@@ -290,10 +342,9 @@ void SimWorker::EndStep(bool discard) {
   ++step_;
   own.averaged = kNoRun;
   Flip();
-  if (parts_->objective != nullptr && !discard) {
-    own.gradient.resize(own.x.size());
-    parts_->objective->Gradient(number_, own.x, &parts_->draws[number_], &own.gradient);
-  }
+  // The job has a batch since the step began, in another run.
+  discard = discard || (piece_.samples == 0 && core_.shares().batch() > 0);
+  AddPass(discard);
   if (AppliesFirst(plan_) && !discard) {
     ApplyGradient();
     own.tag = Mixed(own.tag ^ number_);
@@ -302,15 +353,20 @@ void SimWorker::EndStep(bool discard) {
   if (counts && !discard) ++own.iteration;
   if (!discard) {
     ++since_signal_;
-    ++own_.steps;
-    own_.samples += world->workload.cluster.samples;
-    parts_->runs->Trained(world->workload.cluster.samples);
+    if (piece_.samples == 0) {
+      ++own_.steps;
+      own_.samples += world->workload.cluster.samples;
+      parts_->runs->Trained(world->workload.cluster.samples);
+    }
   }
   const std::int64_t taken = parts_->data->AddInbox(number_);
   phase_ = Phase::kStepping;
-  const Ready ready{.iteration = counts ? own.iteration : core_.iteration() + 1,
-                    .step_ns = world->now - step_begun_,
-                    .samples = world->workload.cluster.samples};
+  Ready ready{.iteration = counts ? own.iteration : core_.iteration() + 1,
+              .step_ns = world->now - step_begun_,
+              .samples = piece_.samples > 0 ? piece_.samples : world->workload.cluster.samples,
+              .lead = lead_};
+  if (parts_->mutation == Mutation::kWaitingComputes) ready.step_ns = world->now - ready_at_;
+  ready_at_ = world->now;
   if (world->Fault(world->workload.faults.worker_stops)) {
     world->queue.Push(world->now + FromMs(kStopsWithinMs * world->prng.Unit()), EventKind::kStops,
                       number_, step_);
@@ -319,7 +375,50 @@ void SimWorker::EndStep(bool discard) {
     world->queue.Push(world->now + FromMs(kStopsWithinMs * world->prng.Unit()), EventKind::kNotice,
                       number_, lives_);
   }
+  const std::uint64_t calls = calls_;
   Tell([&](Actions* out) { core_.Step(world->now, ready, discard, taken, out); });
+  // A worker that is to leave has what it owes reduced first, also after a pass.
+  const bool whole = calls_ == calls && !core_.shares().partial();
+  if (whole && piece_.samples > 0) Count();
+}
+
+// The gradient is the mean over all samples of the step so far.
+void SimWorker::AddPass(bool discard) {
+  if (discard) {
+    // What a step had when it was whole before has been counted.
+    if (counted_) {
+      for (const BatchBook::Range& range : passes_) uncounted_ -= range.samples;
+    } else {
+      uncounted_ = 0;
+    }
+    passes_.clear();
+    return;
+  }
+  std::int64_t before = 0;
+  for (const BatchBook::Range& range : passes_) before += range.samples;
+  passes_.push_back({.step = piece_.step, .first = piece_.first, .samples = piece_.samples});
+  uncounted_ += piece_.samples;
+  if (parts_->objective == nullptr) return;
+  Replica& own = replica();
+  const std::vector<double> mean = before > 0 ? own.gradient : std::vector<double>();
+  own.gradient.resize(own.x.size());
+  parts_->objective->Gradient(number_, own.x, &parts_->draws[number_], &own.gradient);
+  if (mean.size() != own.gradient.size()) return;
+  const auto had = static_cast<double>(before);
+  const auto has = static_cast<double>(before + piece_.samples);
+  for (std::size_t j = 0; j < mean.size(); ++j) {
+    own.gradient[j] = (mean[j] * had + own.gradient[j] * (has - had)) / has;
+  }
+}
+
+// The samples that the step has had since it was counted before.
+void SimWorker::Count() {
+  const std::int64_t samples = std::max<std::int64_t>(std::exchange(uncounted_, 0), 0);
+  if (samples == 0) return;
+  const bool first = !std::exchange(counted_, true);
+  own_.steps += first ? 1 : 0;
+  own_.samples += samples;
+  parts_->runs->Trained(samples, first);
 }
 
 void SimWorker::ApplyGradient() {
@@ -391,7 +490,13 @@ void SimWorker::OnCallDone(const CallDone& done) {
     replica().incarnation = 0;
     return;
   }
+  if (phase_ == Phase::kStepping && done.step.partial) {
+    Sliced(Slice::Kind::kWait);
+    return BeginPass();
+  }
   if (phase_ == Phase::kStepping) {
+    if (piece_.samples > 0) Count();
+    if (done.step.adopted) drawn_.clear();
     CheckRunAhead();
     const bool waited = done.step.adopted || Ahead() || Overlaps() || !TrainsInGroups(plan_);
     Sliced(waited ? Slice::Kind::kWait : Slice::Kind::kReduce);
@@ -594,6 +699,11 @@ void SimWorker::Perform(Action* action) {
     replica().incarnation = become->incarnation;
     parts_->doors->Become(number_, become->incarnation, MeshKeyNow());
     greeted_ = false;
+    drawn_.clear();
+    if (phase_ == Phase::kComputing) {  // what it computes is another attempt at the step
+      uncounted_ = 0;
+      counted_ = false;
+    }
     signal_ = said_ = heard_ = 0;
     last_result_ = {};
   } else if (const auto* join = std::get_if<JoinRun>(action)) {
@@ -614,6 +724,9 @@ void SimWorker::Perform(Action* action) {
     if (phase_ == Phase::kStepping && !Overlaps()) Sliced(Slice::Kind::kWait);
     group_ = start->group.id;
     begun_group_ = start->group;
+    if (start->group.kind == GroupKind::kTrain && parts_->batches->whole(run_number())) {
+      parts_->batches->Reduces(number_, run_number(), group_, passes_);
+    }
     parts_->data->Begin(number_, run_number(), *start, core_.welcome().plan);
   } else if (std::holds_alternative<CancelReduce>(*action)) {
     if (phase_ == Phase::kStepping && !Overlaps()) {

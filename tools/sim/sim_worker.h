@@ -5,16 +5,20 @@
 //               call, but for rounds, and for averages in the background
 //   told        a Hello says the iteration of the parameters that the worker brings
 //   dismissed   a worker that an operator has removed does not come back as another incarnation
+//   share-limit, share-ahead
+//               of the passes that the training loop computes (batch_book.h)
 //   run-ahead   in the background, a step returns only while the signal that stands is not older
 //               than the plan allows: of so many synchronising steps, its own among them
 #ifndef PRD_TOOLS_SIM_SIM_WORKER_H_
 #define PRD_TOOLS_SIM_SIM_WORKER_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "tools/sim/batch_book.h"
 #include "tools/sim/data_plane.h"
 #include "tools/sim/data_plane_exchange.h"
 #include "tools/sim/mesh_doors.h"
@@ -25,6 +29,7 @@
 #include "tools/sim/step_times.h"
 #include "tools/sim/world.h"
 #include "worker/core/session_core.h"
+#include "worker/core/step_shares.h"
 
 namespace prd::sim {
 
@@ -36,6 +41,7 @@ struct WorkerParts {
   MeshDoors* doors = nullptr;
   RunBook* runs = nullptr;
   ReplicaBook* replicas = nullptr;
+  BatchBook* batches = nullptr;
   StepTimes* times = nullptr;
   Devices* devices = nullptr;
   const Objective* objective = nullptr;
@@ -43,6 +49,7 @@ struct WorkerParts {
   std::vector<Prng> draws;               // by worker, for gradients
   Actions spare;                         // kept for its memory
   std::vector<Devices::Finish> changed;  // the same
+  Mutation mutation = Mutation::kNone;
 };
 
 class SimWorker {
@@ -64,10 +71,7 @@ class SimWorker {
     kFailed,  // a call has returned an error
   };
 
-  void Init(WorkerParts* parts, std::uint32_t number) {
-    parts_ = parts;
-    number_ = number;
-  }
+  void Init(WorkerParts* parts, std::uint32_t number);
 
   void Start();  // as a new process
   void Kill();   // by its launcher, which starts it anew
@@ -117,6 +121,10 @@ class SimWorker {
   bool Lends() const;
   void Flip();
   void BeginStep();
+  void BeginPass();
+  void DrawAhead();
+  void AddPass(bool discard);
+  void Count();
   void EndCompute();
   void EndStep(bool discard);
   void SayLeave();
@@ -150,8 +158,10 @@ class SimWorker {
   std::uint64_t lives_ = 0;
   std::uint64_t calls_ = 0;
   GroupId group_ = kNoGroup;
-  Instant begun_;  // the slice in progress
-  Instant step_begun_;
+  Instant begun_;                  // the slice in progress
+  Instant step_begun_;             // or the pass, where a step has several
+  DurationNs computed_ = 0;        // in all passes of the step
+  Instant ready_at_;               // the training loop has called Step
   std::uint64_t step_ = 0;         // that it computes, over all its lives; for polls
   bool interrupted_ = false;       // Session::Interrupted
   DataPlane::Result last_result_;  // of a round
@@ -167,6 +177,15 @@ class SimWorker {
   Trained own_;        // as it should count: with those that had its rank before
   bool done_ = false;  // its job's goal is reached
   bool noticed_ = false;
+  // The batch of its job. A step that has been cut short has no samples any more.
+  std::int64_t max_share_ = 0;
+  bool accumulates_ = false;
+  std::uint32_t lead_ = 0;
+  StepShares::Piece piece_;                       // that it computes
+  std::vector<BatchBook::Range> passes_;          // that its gradient is the mean over
+  std::int64_t uncounted_ = 0;                    // samples of these that are not counted yet
+  bool counted_ = false;                          // the step
+  std::map<Iteration, StepShares::Piece> drawn_;  // by its loader, by step
   std::string error_;
 };
 

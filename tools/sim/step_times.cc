@@ -23,6 +23,7 @@ double Normal(Prng* prng) {
 StepTimes::StepTimes(const Workload& workload, std::uint64_t seed)
     : compute_(workload.compute),
       seed_(seed),
+      samples_(workload.cluster.samples),
       workers_(static_cast<std::uint64_t>(workload.cluster.workers)),
       steps_(workers_),
       recorded_(&workload.recorded) {
@@ -68,14 +69,40 @@ double StepTimes::InjectedMs(std::uint32_t worker, std::uint64_t step) const {
   return 0;
 }
 
-DurationNs StepTimes::Next(std::uint32_t worker) {
+bool StepTimes::Slow(std::uint32_t worker, Instant now) const {
+  const Instant from{FromMs(compute_.slow_from_ms)};
+  const bool ends = compute_.slow_to_ms > 0 && now.ns >= FromMs(compute_.slow_to_ms);
+  return static_cast<std::int64_t>(worker) < compute_.slow_workers && now >= from && !ends;
+}
+
+double StepTimes::Part(std::int64_t samples) const {
+  const auto whole = static_cast<double>(std::max<std::int64_t>(samples_, 1));
+  return compute_.fixed_part + (1 - compute_.fixed_part) * static_cast<double>(samples) / whole;
+}
+
+DurationNs StepTimes::Of(DurationNs step, std::int64_t samples) const {
+  return static_cast<DurationNs>(std::clamp(static_cast<double>(step) * Part(samples), 1.0, 1e15));
+}
+
+bool StepTimes::exact() const {
+  const bool alike = compute_.model == ComputePart::Model::kConstant || compute_.spread == 0;
+  const bool pareto = compute_.model == ComputePart::Model::kPareto;
+  const bool hiccups = compute_.hiccup_probability > 0 && compute_.hiccup_factor != 1;
+  const bool shares =
+      (compute_.shared_workers > 1 || compute_.workers_per_device > 1) && compute_.contention > 0;
+  const bool changes = compute_.slow_from_ms > 0 || compute_.slow_to_ms > 0;
+  return recorded_->empty() && alike && !pareto && !hiccups && !shares && !changes &&
+         compute_.inject == ComputePart::Inject::kNone;
+}
+
+DurationNs StepTimes::Next(std::uint32_t worker, Instant now) {
   if (!recorded_->empty()) {
     const std::vector<DurationNs>& steps = (*recorded_)[worker % recorded_->size()];
     return steps.empty() ? kMillisecond : steps[next_recorded_[worker]++ % steps.size()];
   }
   Prng* prng = &draws_[worker];
   double ns = Draw(prng);
-  if (static_cast<std::int64_t>(worker) < compute_.slow_workers) ns *= compute_.slow_factor;
+  if (Slow(worker, now)) ns *= compute_.slow_factor;
   if (compute_.hiccup_probability > 0 && prng->Unit() < compute_.hiccup_probability) {
     ns *= compute_.hiccup_factor;
   }

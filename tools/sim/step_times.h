@@ -21,18 +21,26 @@ class StepTimes {
  public:
   StepTimes(const Workload& workload, std::uint64_t seed);
 
-  DurationNs Next(std::uint32_t worker);
+  // The worker's next one, which begins now; only slow_from_ms and slow_to_ms look at the time.
+  DurationNs Next(std::uint32_t worker, Instant now = {});
+  // A pass over so many samples, where a step would take so long.
+  DurationNs Of(DurationNs step, std::int64_t samples) const;
 
   // Its mean: what a worker needs per step when it never shares or hiccups more than on average.
   double MeanNs(std::uint32_t worker) const;
+  // All steps of a worker take MeanNs.
+  bool exact() const;
 
  private:
   double Draw(Prng* prng) const;
+  bool Slow(std::uint32_t worker, Instant now) const;
+  double Part(std::int64_t samples) const;
   double InjectedMs(std::uint32_t worker, std::uint64_t step) const;
   double MeanInjectedMs() const;
 
   const ComputePart compute_;
   const std::uint64_t seed_;
+  const std::int64_t samples_;  // of a step that takes as long as a draw says
   const std::uint64_t workers_;
   std::vector<std::uint64_t> steps_;                      // taken, by worker
   const std::vector<std::vector<DurationNs>>* recorded_;  // the workload's; outlives this

@@ -9,9 +9,10 @@ constexpr std::array<const char*, std::variant_size_v<WorkerBody::Variant>> kWor
     "Hello",  "Ready",      "Finished", "Adopted", "Finish",     "Leave",   "Heartbeat",  "Placed",
     "Probed", "Progressed", "Pause",    "Resume",  "AskMembers", "StopJob", "GiveNumbers"};
 constexpr std::array<const char*, std::variant_size_v<ControllerBody::Variant>> kControllerWords = {
-    "Welcome",    "Group",    "Abort",         "Adopt",     "Released",   "Refused", "HeartbeatAck",
-    "QueryReply", "Schedule", "Neighbourhood", "Placement", "Opened",     "Probe",   "Resumed",
-    "Members",    "Announce", "EndRun",        "Gone",      "NumbersMean"};
+    "Welcome",   "Group",        "Abort",      "Adopt",       "Released",
+    "Refused",   "HeartbeatAck", "QueryReply", "Schedule",    "Neighbourhood",
+    "Placement", "Opened",       "Probe",      "Resumed",     "Members",
+    "Announce",  "EndRun",       "Gone",       "NumbersMean", "SetShare"};
 constexpr std::array<const char*, 3> kNoteWords = {"offers", "declines", "has stored"};
 constexpr std::array<const char*, 4> kParcelWords = {"update", "delta", "shard", "state"};
 constexpr std::array<const char*, static_cast<std::size_t>(EventKind::kCopied) + 1> kEventWords = {

@@ -24,6 +24,34 @@ int AllowedWorkers(const OneEngine& only, int drawn) {
   return drawn;
 }
 
+bool Switches(const FaultsPart& faults) {
+  return faults.switches_per_s > 0 || faults.switch_at_ms > 0;
+}
+
+// Every other job whose engine can divides a batch: as the config says, or its workers.
+void VaryBatch(std::uint64_t seed, Workload* workload) {
+  Prng prng(seed ^ kOwnSequence ^ 0xba7cu);
+  const bool can = MakeEngine(workload->job.engine)->batches() != Engine::Batches::kNone;
+  if (!can && !Switches(workload->faults)) return;
+  if (prng.Below(2) == 0) return;
+  ClusterPart& cluster = workload->cluster;
+  const std::int64_t batch = Between(&prng, kMaxVaried, 300);
+  (prng.Below(2) == 0 ? workload->job.batch : cluster.batch) = batch;
+  if (prng.Below(3) == 0) workload->job.batch_multiple = Between(&prng, 2, 8);
+  if (prng.Below(2) == 0) workload->job.rebalance_min = 0.3 * prng.Unit();
+  if (prng.Below(3) > 0) cluster.accumulates = prng.Below(2) == 0 ? 1 : prng.Unit();
+  if (prng.Below(3) == 0) {
+    // A step takes three passes at most where all workers share alike.
+    const std::int64_t least = batch / (3 * cluster.workers) + 1;
+    cluster.max_share =
+        std::max<std::int64_t>(least, Between(&prng, 1, static_cast<int>(batch / 2)));
+    cluster.limited = prng.Below(2) == 0 ? 1 : prng.Unit();
+  }
+  if (prng.Below(3) == 0) cluster.lead = Between(&prng, 1, 4);
+  if (prng.Below(2) == 0) workload->compute.fixed_part = prng.Unit();
+  workload->compute.mean_ms /= 2;  // where some have gone, the shares of the others are larger
+}
+
 }  // namespace
 
 Workload Vary(const Workload& base, std::uint64_t seed, const std::optional<OneEngine>& only) {
@@ -67,12 +95,14 @@ Workload Vary(const Workload& base, std::uint64_t seed, const std::optional<OneE
   const auto workers = static_cast<int>(workload.cluster.workers);
   if (only && only->as_given) {
     workload.job.engine = only->engine;
+    VaryBatch(seed, &workload);
     return workload;
   }
   Prng options(seed ^ kOwnSequence ^ 0xe9u);
   const std::vector<EngineOptions> all = AllEngines();
   const EngineOptions engine = only ? only->engine : all[options.Below(all.size())];
   workload.job.engine = Draw(engine, &options, workers, workload.job.workers);
+  VaryBatch(seed, &workload);
   return workload;
 }
 

@@ -24,6 +24,11 @@ void Describe(Fields& f, ClusterPart* part) {
   f.Real("seconds", &part->seconds, {0.001, 1e9});
   Ms(f, "start_spread_ms", &part->start_spread_ms);
   f.Whole("samples", &part->samples, {0, 1'000'000'000, "samples"});
+  f.Whole("batch", &part->batch, {0, kMaxBatch, "samples"});
+  f.Whole("max_share", &part->max_share, {0, kMaxBatch, "samples"});
+  Chance(f, "limited", &part->limited);
+  Chance(f, "accumulates", &part->accumulates);
+  f.Whole("lead", &part->lead, {0, 1000, "steps"});
   Chance(f, "pauses", &part->pauses);
   Ms(f, "pause_ms", &part->pause_ms);
   Chance(f, "averages", &part->averages);
@@ -36,6 +41,9 @@ void Describe(Fields& f, ComputePart* part) {
   f.Real("tail", &part->tail, {1.01, 1000});
   f.Whole("slow_workers", &part->slow_workers, {0, kMany, "workers"});
   f.Real("slow_factor", &part->slow_factor, {0.001, 1e6});
+  Ms(f, "slow_from_ms", &part->slow_from_ms);
+  Ms(f, "slow_to_ms", &part->slow_to_ms);
+  Chance(f, "fixed_part", &part->fixed_part);
   Chance(f, "hiccup_probability", &part->hiccup_probability);
   f.Real("hiccup_factor", &part->hiccup_factor, {0.001, 1e6});
   f.Choice("inject", &part->inject, {"none", "one", "shifted"});

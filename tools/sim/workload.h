@@ -24,6 +24,15 @@ struct ClusterPart {
   double seconds = 600;         // virtual time after which the run stops, whatever it does
   double start_spread_ms = 10;  // workers start within this time
   std::int64_t samples = 32;    // per step; all-reduce may weigh by it
+  // Jobs that divide a batch (job.batch, or what workers tell in `batch`): samples of one pass of a
+  // worker at most (0: any number), of a share of the workers, `limited`; of how many workers the
+  // training loop adds up the gradients of several passes; and for how many steps to come a
+  // worker's loader has drawn samples, at most. The seed says for whom what of it holds.
+  std::int64_t batch = 0;
+  std::int64_t max_share = 0;
+  double limited = 1;
+  double accumulates = 0;
+  std::int64_t lead = 0;
   // The probability that a pause of up to pause_ms follows a step; and that an average of all
   // replicas (Session::Average) follows a step or a pause, which costs pauses no more time.
   double pauses = 0;
@@ -40,6 +49,11 @@ struct ComputePart {
   double tail = 3;                // pareto: its shape, > 1; the smaller, the longer the tail
   std::int64_t slow_workers = 0;  // the first ones: deterministic stragglers
   double slow_factor = 1;
+  double slow_from_ms = 0;  // they are slow from then on,
+  double slow_to_ms = 0;    // until then; 0: to the end
+  // In jobs that divide a batch, a pass over n samples takes fixed_part + (1 - fixed_part) n /
+  // cluster.samples of what a step takes else.
+  double fixed_part = 0;
   double hiccup_probability = 0;  // of a step to take hiccup_factor times as long
   double hiccup_factor = 1;
   // The first shared_workers compute on one device, each of the others on its own. While k of them

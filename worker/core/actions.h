@@ -36,8 +36,9 @@ struct StepOutcome {
   // For groups to form; TrainsInRounds: until this step had something to apply;
   // AveragesInBackground: until the step might end.
   DurationNs waited = 0;
-  Trained own;        // by this worker so far, the step included
-  bool done = false;  // training is over with this step: the job's goal is reached
+  Trained own;           // by this worker so far, the step included
+  bool done = false;     // training is over with this step: the job's goal is reached
+  bool partial = false;  // the step goes on: the worker has more of its batch to compute
 };
 
 // ---- actions: what the shell does, in this order ----

@@ -78,6 +78,10 @@ void ControllerInbox::Receive(const ControllerEnvelope& envelope, Actions* out) 
   }
   if (std::holds_alternative<EndRun>(envelope.body)) return OnEndRun(out);
   if (std::holds_alternative<Resumed>(envelope.body)) return OnResumed(out);
+  if (const auto* share = std::get_if<SetShare>(&envelope.body)) {
+    if (share->samples > 0) flow_.OnShare(*share, out);
+    return;
+  }
   if (const auto* mean = std::get_if<NumbersMean>(&envelope.body)) {
     p_.mean.OnAnswer(*mean);
     return flow_.ContinueMean(out);
@@ -105,6 +109,7 @@ void ControllerInbox::OnWelcome(const Welcome& welcome, Actions* out) {
   if (!(welcome.plan == before.plan)) flow_.SetPlan(welcome.plan);
   p_.link.Admit(p_.now, welcome);
   p_.report.OnWelcome(welcome.own);
+  p_.shares.OnWelcome(welcome);
   out->push_back(JoinRun{welcome});
   p_.link.SendHeartbeat(p_.now, out);
   flow_.SayStop(out);

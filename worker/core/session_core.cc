@@ -30,6 +30,7 @@ const Trained& SessionCore::own() const { return p_->report.own(); }
 const JobProgress& SessionCore::progress() const { return p_->report.progress(); }
 bool SessionCore::paused() const { return p_->standing.paused; }
 const Welcome& SessionCore::welcome() const { return p_->link.welcome(); }
+const StepShares& SessionCore::shares() const { return p_->shares; }
 GroupId SessionCore::called_off() const { return flow_->protocol().called_off(); }
 
 // ---- user calls ----
@@ -48,6 +49,8 @@ void SessionCore::Attach(Instant now, Options options, Actions* out) {
   p_->standing.paused = false;
   p_->departure.ForgetStop();
   p_->mean.Forget();
+  p_->shares.Begin(
+      {.accumulates = p_->options.hello.accumulates, .max_share = p_->options.hello.max_share});
   p_->link.Attach(now, p_->options.token);
   flow_->SayHello(out);
 }
@@ -58,7 +61,9 @@ void SessionCore::Step(Instant now, const Ready& ready, bool discard, std::int64
   p_->step.idle_at = now;
   p_->step.discard = discard;
   flow_->BeginCall(Call::kStep);
-  flow_->protocol().OnStep(ready, taken);
+  Ready whole = ready;
+  const StepShares::Taken share = p_->shares.Take(p_->step.iteration + 1, discard, &whole);
+  if (!share.partial) flow_->protocol().OnStep(whole, taken);
   flow_->UpdateInterrupt(out);
   const bool counts = !discard || taken > 0;
   if (counts && CountsLocalSteps(flow_->plan())) p_->step.iteration = ready.iteration;
@@ -68,7 +73,9 @@ void SessionCore::Step(Instant now, const Ready& ready, bool discard, std::int64
     p_->step.outcome.own = own();
     return flow_->EndRunAfterStep(out);
   }
-  if (!discard) p_->report.AddStep(ready.samples);
+  if (share.partial) return flow_->StepPartial(out);
+  if (!discard && share.again) p_->report.AddSamples(share.samples);
+  if (!discard && !share.again) p_->report.AddStep(whole.samples);
   p_->step.outcome.own = own();
   flow_->protocol().StartStep(out);
 }

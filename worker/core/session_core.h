@@ -42,6 +42,7 @@ namespace prd {
 
 class ControllerInbox;
 class SessionFlow;
+class StepShares;
 struct SessionParts;
 
 class SessionCore {
@@ -77,6 +78,9 @@ class SessionCore {
   // `ready.iteration` is as in engine.h for plans of parameters and of gradients. For other plans
   // the core sets it, and all that concerns gradients and local steps. Says no Ready while an
   // earlier one is unanswered. `discard`: the local work was cut short and does not count.
+  // In a job with a batch, `ready.samples` 0 stands for the share() that was told. A step that has
+  // not computed all of its share yet is done at once, and `partial`: the next Step goes on with
+  // it. So is a step that waits, when the controller orders more for it.
   // `taken`: under AveragesInBackground, the averages that were added to the parameters just
   // before, with the local step; `ready.iteration` includes what they gained.
   void Step(Instant now, const Ready& ready, bool discard, std::int64_t taken, Actions* out);
@@ -168,6 +172,8 @@ class SessionCore {
   bool paused() const;
   // From the newest Welcome; rank kNoRank before the first.
   const Welcome& welcome() const;
+  // What the worker computes of the job's batch.
+  const StepShares& shares() const;
   // FollowsSchedule: groups up to this id are over, begun or not.
   GroupId called_off() const;
 

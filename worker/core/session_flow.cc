@@ -41,6 +41,7 @@ void SessionFlow::SayHello(Actions* out) {
   p_.standing = {.final_done = p_.standing.final_done, .paused = p_.standing.paused && !resumes};
   p_.step.ready_waiting = false;
   p_.mean.OnHello();
+  p_.shares.Forget();
   p_.work.DropHeld();
   p_.beside.Forget();
   protocol_->OnHello();
@@ -147,6 +148,23 @@ void SessionFlow::StepDone(bool copied, Actions* out) {
   if (p_.standing.ends_run && is_member() && !handed_over_) return EndRunAfterStep(out);
   if (p_.now - p_.report.told_at() >= kTellEvery) TellTrainedSoon(out);
   Done(Status::Ok(), out);
+}
+
+void SessionFlow::StepPartial(Actions* out) {
+  p_.step.outcome.iteration = p_.step.iteration;
+  p_.step.outcome.own = p_.report.own();
+  p_.step.outcome.partial = true;
+  Done(Status::Ok(), out);
+}
+
+void SessionFlow::OnShare(const SetShare& share, Actions* out) {
+  p_.shares.Set(share);
+  const bool waits = p_.call.is(Call::kStep) && p_.step.ready_waiting && !p_.step.discard;
+  if (!share.more || share.from != p_.step.iteration + 1 || !waits) return;
+  p_.step.ready_waiting = false;  // the controller has dropped the signal, or will
+  p_.shares.Reopen(share.from);
+  p_.step.outcome.waited += p_.now - p_.step.idle_at;
+  StepPartial(out);
 }
 
 bool SessionFlow::IsDone() const {

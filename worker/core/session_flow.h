@@ -46,6 +46,10 @@ class SessionFlow final : public StepContext {
   bool EndsCall(Actions* out) override;
   void FailCall(Status status, Actions* out);
   void StepDone(bool copied, Actions* out) override;
+  // The step in progress is not whole yet: the caller computes more of it.
+  void StepPartial(Actions* out);
+  // The controller orders samples besides the share, or another share.
+  void OnShare(const SetShare& share, Actions* out);
   // The step in progress has ended, and is the last of this run.
   void EndRunAfterStep(Actions* out);
   // What Finish and Pause do, and other calls that end training.

@@ -11,6 +11,7 @@
 #include "worker/core/departure.h"
 #include "worker/core/mean_call.h"
 #include "worker/core/session_core.h"
+#include "worker/core/step_shares.h"
 #include "worker/core/step_state.h"
 #include "worker/core/trained_report.h"
 #include "worker/core/unreachable_peers.h"
@@ -27,6 +28,7 @@ struct SessionParts {
   ControllerLink link;
   Standing standing;
   TrainedReport report;
+  StepShares shares;
   UnreachablePeers unreachable;
 
   CallSlot call;

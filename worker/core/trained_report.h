@@ -28,6 +28,8 @@ class TrainedReport {
     ++own_.steps;
     own_.samples += samples;
   }
+  // More samples are in the step before.
+  void AddSamples(std::int64_t samples) { own_.samples += samples; }
   void NoteNonfinite() { ++nonfinite_; }
   void NoteLosses(const Losses& losses) { losses_.Add(losses); }
 

@@ -72,7 +72,7 @@ extern "C" {
 
 /* Of this header. Libraries of one major version keep what its minor versions have. */
 #define PRD_ABI_MAJOR 1
-#define PRD_ABI_MINOR 4
+#define PRD_ABI_MINOR 5
 
 enum {
   PRD_DONE = 0,
@@ -118,6 +118,10 @@ typedef struct prd_options {
   uint32_t queue_log; /* not 0: lines of the log are for prd_log_line, and do not go to stderr */
   const char* mesh_ports;
   const char* announce_address;
+  int64_t batch; /* since 1.5, as the next */
+  int64_t max_share;
+  uint32_t accumulates;
+  uint32_t reserved; /* 0 */
 } prd_options;
 
 typedef struct prd_tensor {
@@ -178,6 +182,8 @@ typedef struct prd_step_result {
   int64_t waited_ns;
   int64_t reduced_ns;
   const char* reason;
+  uint32_t partial;  /* since 1.5 */
+  uint32_t reserved; /* 0 */
 } prd_step_result;
 
 /* As prd::Progress. */
@@ -193,6 +199,16 @@ typedef struct prd_progress {
   uint32_t done;
   uint32_t reserved;
 } prd_progress;
+
+/* As prd::BatchShare. Since 1.5. */
+typedef struct prd_batch_share {
+  uint32_t size;
+  uint32_t reserved;
+  int64_t step;
+  int64_t first;
+  int64_t samples;
+  int64_t batch;
+} prd_batch_share;
 
 /* As prd::GroupTransports. */
 typedef struct prd_group_transports {
@@ -265,6 +281,8 @@ PRD_API int32_t prd_stop(prd_session* session, const char* reason);
 PRD_API double prd_clock(const prd_session* session);
 PRD_API int32_t prd_interrupted(const prd_session* session);
 PRD_API int32_t prd_get_progress(const prd_session* session, prd_progress* progress);
+/* As prd::Session::share. Since 1.5. */
+PRD_API int32_t prd_get_share(const prd_session* session, int32_t ahead, prd_batch_share* share);
 PRD_API int32_t prd_get_group_transports(const prd_session* session,
                                          prd_group_transports* transports);
 

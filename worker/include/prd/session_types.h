@@ -55,6 +55,14 @@ struct SessionOptions {
   // PRD_GOAL_SAMPLES.
   std::int64_t goal_steps = 0;
   std::int64_t goal_samples = 0;
+  // Samples of one step of all workers together (Session::share). 0: not told. Counts where the
+  // config gives none; the job's first worker says. PRD_BATCH.
+  std::int64_t batch = 0;
+  // The most samples that this worker computes at once, for want of memory. 0: any number.
+  // PRD_MAX_SHARE.
+  std::int64_t max_share = 0;
+  // The training loop goes on with a step that is `partial` (StepResult).
+  bool accumulates = false;
   // To find misuse, slowly: each call looks whether the parameters were written since the call
   // before, or given back, and whether `apply` changes them. PRD_CHECK_TENSORS=1.
   bool check_tensors = false;
@@ -70,9 +78,18 @@ struct SessionOptions {
   std::string curve_server_key, curve_public_key, curve_secret_key;
 };
 
+// Samples of a step's batch, which is the batch of all workers together: those from `first` on, as
+// many as `samples`.
+struct BatchShare {
+  std::int64_t step = 0;     // whose batch: from 1, as StepResult::iteration counts
+  std::int64_t first = 0;    // counted from 0 within the batch
+  std::int64_t samples = 0;  // 0: the job has no batch
+  std::int64_t batch = 0;    // samples of all workers; 0: the job has no batch
+};
+
 struct StepInput {
-  // In this step's batch; 0: not told. Counted by progress(), and by engines that weigh unequal
-  // batches; which ones those are: worker/README.md.
+  // In this step's batch; 0: not told, or as share() says. Counted by progress(), and by engines
+  // that weigh unequal batches; which ones those are: worker/README.md.
   std::int64_t samples = 0;
   // The caller cut the step short (Interrupted). Its gradients do not count, and `apply` does not
   // run for them. Step returns at once, unless the engine needs this worker all the same.
@@ -103,6 +120,12 @@ struct StepResult {
   std::chrono::nanoseconds waited{0};    // for other workers
   std::chrono::nanoseconds reduced{0};   // in reductions, failed ones included
   std::string reason;                    // why the controller formed the group
+  // Nothing was applied, and the step goes on: share() says which samples of it are still to be
+  // computed. The next Step takes gradients that are the mean over all samples of the step so far,
+  // weighted by how many each pass had, and `samples` of its own pass. Only with
+  // SessionOptions::accumulates: where a share does not fit into max_share, and where another
+  // worker was lost that had a share of this step.
+  bool partial = false;
 };
 
 // How this worker's successful groups were reduced. If most are `staged` although NCCL is expected:
