@@ -11,7 +11,7 @@ CnnLearner::CnnLearner(const FashionMnistArgs& args, std::unique_ptr<CnnDevice> 
       cnn_(std::move(device), args_.train.seed, MeanImage(data_), args_.train.batch),
       batch_(args_.train.batch) {}
 
-void CnnLearner::TakePart(int rank, int workers) {
+void CnnLearner::TakePart(int rank, int workers, std::int64_t /*batch*/) {
   rank_ = rank;
   const std::uint64_t seed = args_.train.seed;
   const Dataset part = TakeShard(data_, args_.sharding, rank, workers, seed);
@@ -20,7 +20,8 @@ void CnnLearner::TakePart(int rank, int workers) {
   sampler_.emplace(part.size(), seed * 1'000'003 + static_cast<std::uint64_t>(rank));
 }
 
-std::optional<double> CnnLearner::ComputeGradients(const Interrupted& interrupted) {
+std::optional<double> CnnLearner::ComputeGradients(const Pass& /*pass*/,
+                                                   const Interrupted& interrupted) {
   for (std::size_t& index : batch_) index = sampler_->Next();
   if (!cnn_.ComputeGradients(batch_, interrupted)) return std::nullopt;
   const std::optional<cnn::Score> score = cnn_.LastScore();

@@ -28,8 +28,10 @@ class CnnLearner : public Learner {
     return args_.momentum == 0 ? std::vector<Array>() : cnn_.Velocity();
   }
   std::vector<float> CopyParameters() override { return cnn_.CopyParameters(); }
-  void TakePart(int rank, int workers) override;
-  std::optional<double> ComputeGradients(const Interrupted& interrupted) override;
+  void TakePart(int rank, int workers, std::int64_t batch) override;
+  // Its device has memory for one size of batch.
+  bool TakesShares() const override { return false; }
+  std::optional<double> ComputeGradients(const Pass& pass, const Interrupted& interrupted) override;
   void Apply(double learning_rate) override { cnn_.ApplySgd(learning_rate, args_.momentum); }
   std::optional<double> TestAccuracy() override;
 

@@ -141,4 +141,21 @@ std::size_t Sampler::Next() {
   return order_[next_++];
 }
 
+std::vector<std::size_t> JobOrder::Part(std::int64_t step, std::int64_t first, std::int64_t samples,
+                                        std::int64_t batch) {
+  std::vector<std::size_t> part;
+  for (std::int64_t i = 0; i < samples; ++i) {
+    const auto place = static_cast<std::uint64_t>((step - 1) * batch + first + i);
+    if (place / size_ != pass_) {
+      pass_ = place / size_;
+      order_.resize(size_);
+      std::iota(order_.begin(), order_.end(), std::size_t{0});
+      std::mt19937_64 random(seed_ * 1'000'003 + pass_);
+      std::shuffle(order_.begin(), order_.end(), random);
+    }
+    part.push_back(order_[place % size_]);
+  }
+  return part;
+}
+
 }  // namespace example

@@ -50,6 +50,25 @@ class Sampler {
   std::size_t next_ = 0;
 };
 
+// The order in which a job with a batch learns from `size` examples: endless passes, each in an
+// order of its own. Each worker works it out, so that the batch of a step is the same whoever
+// computes which part of it.
+class JobOrder {
+ public:
+  JobOrder(std::size_t size, std::uint64_t seed) : size_(size), seed_(seed) {}
+
+  // `samples` examples from the one at `first` on, of the batch of `step` (from 1).
+  // REQUIRES: step >= 1, 0 <= first, 0 < samples, first + samples <= batch.
+  std::vector<std::size_t> Part(std::int64_t step, std::int64_t first, std::int64_t samples,
+                                std::int64_t batch);
+
+ private:
+  const std::size_t size_;
+  const std::uint64_t seed_;
+  std::uint64_t pass_ = ~std::uint64_t{0};
+  std::vector<std::size_t> order_;  // of the pass
+};
+
 }  // namespace example
 
 #endif  // PRD_WORKER_EXAMPLES_DATASET_H_

@@ -20,13 +20,16 @@ class Pace {
   std::int64_t step_ns() const { return step_ns_; }
   // When step number `step` (from 0), which began at begin_ns and had computed all by computed_ns,
   // is over: it lasts step_ns at least, and the delay comes on top.
-  std::int64_t EndNs(std::int64_t step, std::int64_t begin_ns, std::int64_t computed_ns) const;
+  // A step of `samples` lasts as much longer or shorter than one of --batch examples.
+  std::int64_t EndNs(std::int64_t step, std::int64_t begin_ns, std::int64_t computed_ns,
+                     std::int64_t samples) const;
 
  private:
   const Injection injection_;
   const std::uint64_t seed_;
   const int rank_;
   const int workers_;
+  const std::int64_t batch_;
   std::int64_t step_ns_ = 0;
 };
 

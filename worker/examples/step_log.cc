@@ -46,7 +46,7 @@ void StepLog::Start(const prd::Session& session, std::int64_t start_ns, std::int
 }
 
 void StepLog::Step(const prd::StepResult& step, const prd::GroupTransports& groups,
-                   std::int64_t end_ns, std::optional<double> loss) {
+                   std::int64_t end_ns, std::int64_t samples, std::optional<double> loss) {
   if (!file_) return;
   std::fprintf(file_.get(),
                "{\"end_ns\":%" PRId64 ",\"iteration\":%" PRId64 ",\"group\":%" PRIu64
@@ -55,12 +55,13 @@ void StepLog::Step(const prd::StepResult& step, const prd::GroupTransports& grou
                step.included ? "true" : "false", step.local_steps);
   std::fprintf(file_.get(),
                ",\"compute_ns\":%" PRId64 ",\"wait_ns\":%" PRId64 ",\"reduce_ns\":%" PRId64
-               ",\"sent_bytes\":%" PRIu64
-               ",\"attempts\":%d,\"groups\":%s,\"discarded\":%s,\"loss\":%s}\n",
+               ",\"sent_bytes\":%" PRIu64 ",\"attempts\":%d,\"groups\":%s,\"samples\":%" PRId64
+               ",\"partial\":%s,\"discarded\":%s,\"loss\":%s}\n",
                static_cast<std::int64_t>(step.computed.count()),
                static_cast<std::int64_t>(step.waited.count()),
                static_cast<std::int64_t>(step.reduced.count()), step.sent_bytes, step.attempts,
-               Encode(groups).c_str(), loss ? "false" : "true", Number(loss).c_str());
+               Encode(groups).c_str(), samples, step.partial ? "true" : "false",
+               loss ? "false" : "true", Number(loss).c_str());
 }
 
 void StepLog::Finished(const prd::GroupTransports& groups, std::int64_t end_ns,

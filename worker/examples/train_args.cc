@@ -46,7 +46,9 @@ class TrainOptions {
 
  private:
   void AddLearning() {
-    app_->add_option("--batch", args_->batch, "Examples per step")
+    app_->add_option("--batch", args_->batch,
+                     "Examples per step, which lasts --step-ms. In a job with a batch each step "
+                     "has the worker's share of it, and lasts as much longer or shorter")
         ->check(CLI::Range(1, 60'000))
         ->capture_default_str();
     app_->add_option("--lr", args_->learning_rate, "Learning rate of SGD")

@@ -17,11 +17,18 @@ class HyperplaneLearner : public example::Learner {
   std::vector<example::Array> Parameters() override { return {ArrayOf(model_.parameters())}; }
   std::vector<example::Array> Gradients() override { return {ArrayOf(model_.gradients())}; }
 
-  void TakePart(int rank, int /*workers*/) override {
+  void TakePart(int rank, int /*workers*/, std::int64_t /*batch*/) override {
     stream_ = example::HyperplaneData::StreamOf(rank);
   }
 
-  std::optional<double> ComputeGradients(const example::Interrupted& interrupted) override {
+  std::optional<double> ComputeGradients(const example::Pass& pass,
+                                         const example::Interrupted& interrupted) override {
+    if (pass.batch > 0) {
+      const std::int64_t number = (pass.step - 1) * pass.batch + pass.first;
+      return model_.ComputeGradients(example::HyperplaneData::StreamOf(0),
+                                     static_cast<std::uint64_t>(number),
+                                     static_cast<std::size_t>(pass.samples), interrupted);
+    }
     const std::uint64_t first = next_;
     next_ += batch_;
     return model_.ComputeGradients(stream_, first, batch_, interrupted);

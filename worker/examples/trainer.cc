@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "worker/examples/pass_mean.h"
 #include "worker/examples/snapshot.h"
 #include "worker/examples/step_log.h"
 
@@ -97,6 +98,12 @@ prd::Status Evaluate(prd::Session& session, Learner& learner) {
   return pause.Resume();
 }
 
+Pass NextPass(const TrainArgs& args, const prd::Session& session) {
+  const prd::BatchShare share = session.share();
+  if (share.batch == 0) return {.samples = static_cast<std::int64_t>(args.batch)};
+  return {share.step, share.first, share.samples, share.batch};
+}
+
 // The training loop. `done` counts what was done.
 prd::Status Train(const TrainArgs& args, prd::Session& session, Learner& learner, StepLog& log,
                   Snapshots& snapshots, SnapshotHeader& done) {
@@ -107,10 +114,13 @@ prd::Status Train(const TrainArgs& args, prd::Session& session, Learner& learner
   done.time_ns = start_ns;
   snapshots.Write(done);
   const bool evaluates = args.evaluate_every > 0 && session.rank() == 0;
+  const std::vector<Array> gradients = learner.Gradients();
+  PassMean mean;
   bool reached = false;  // the job's goal
+  bool partial = false;  // more of the step is to be computed
   prd::Status status;
-  for (std::int64_t step = 0; !reached && MayGoOn(args, done, start_ns); ++step) {
-    if (evaluates && step > 0 && step % args.evaluate_every == 0) {
+  for (std::int64_t step = 0; partial || (!reached && MayGoOn(args, done, start_ns)); ++step) {
+    if (!partial && evaluates && step > 0 && step % args.evaluate_every == 0) {
       const prd::Status evaluated = Evaluate(session, learner);
       if (!evaluated.ok()) return evaluated;
     }
@@ -120,19 +130,29 @@ prd::Status Train(const TrainArgs& args, prd::Session& session, Learner& learner
       snapshots.Write(done);
       log.Flush();
     }
-    const std::optional<double> loss = learner.ComputeGradients(interrupted);
+    const Pass pass = NextPass(args, session);
+    const std::optional<double> loss = learner.ComputeGradients(pass, interrupted);
     if (loss) session.TellLoss(*loss);
-    const bool whole = loss && WaitUntil(pace.EndNs(step, now_ns, MonotonicNs()), interrupted);
+    const std::int64_t end_ns = pace.EndNs(step, now_ns, MonotonicNs(), pass.samples);
+    const bool whole = loss && WaitUntil(end_ns, interrupted);
+    if (whole && pass.batch > 0) mean.Add(gradients, pass.samples);
 
-    const std::int64_t samples = whole ? static_cast<std::int64_t>(args.batch) : 0;
+    const std::int64_t samples = whole ? pass.samples : 0;
     auto result = session.Step({.samples = samples, .discard = !whole});
     if (!result.ok()) {
       status = result.status();
       break;
     }
-    log.Step(*result, session.group_transports(), MonotonicNs(), whole ? loss : std::nullopt);
+    log.Step(*result, session.group_transports(), MonotonicNs(), samples,
+             whole ? loss : std::nullopt);
     reached = result->done;
-    done.steps += whole ? 1 : 0;
+    partial = result->partial;
+    if (partial) {
+      mean.Keep(gradients);
+    } else {
+      mean.Restart();
+    }
+    done.steps += whole && !partial ? 1 : 0;
     done.samples += samples;
     // Without a group each exchange is an update of its own.
     const std::size_t members = std::max<std::size_t>(1, result->members.size());
@@ -161,7 +181,11 @@ int RunTrainer(const char* program, const TrainArgs& args, Learner& learner) {
   StepLog log(args.log);
   Snapshots snapshots(args, learner);
 
-  auto session = prd::Session::FromEnvironment();
+  auto options = prd::Session::OptionsFromEnvironment();
+  if (!options.ok()) return fail("session", options.status());
+  // Gradients are added up in the host's memory (PassMean).
+  options->accumulates = learner.Device() == "cpu" && learner.TakesShares();
+  auto session = prd::Session::Create(*std::move(options));
   if (!session.ok()) return fail("session", session.status());
   g_session = &*session;
   const prd::LeaveOnSignal leaver(*session, {SIGTERM, SIGINT});
@@ -177,7 +201,13 @@ int RunTrainer(const char* program, const TrainArgs& args, Learner& learner) {
   if (!attached.ok()) return told() ? 0 : fail("attach", attached);
   std::signal(SIGINT, OnInterrupt);
 
-  learner.TakePart(session->rank(), session->workers());
+  const std::int64_t batch = session->share().batch;
+  if (batch > 0 && !learner.TakesShares()) {
+    return fail("batch", prd::Status(prd::Code::kFailedPrecondition,
+                                     "the job divides a batch of " + std::to_string(batch) +
+                                         " samples, and this program has steps of one size"));
+  }
+  learner.TakePart(session->rank(), session->workers(), batch);
   SnapshotHeader done{.rank = session->rank()};
   const prd::Status trained = Train(args, *session, learner, log, snapshots, done);
   if (!trained.ok()) return told() ? 0 : fail("step", trained);

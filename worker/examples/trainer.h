@@ -19,6 +19,14 @@ struct Array {
   std::size_t count = 0;
 };
 
+// What a pass learns from: these samples of a step's batch, as prd::BatchShare.
+struct Pass {
+  std::int64_t step = 0;
+  std::int64_t first = 0;
+  std::int64_t samples = 0;
+  std::int64_t batch = 0;  // 0: the job has none; the pass takes --batch examples of the worker's
+};
+
 // A model and the data it learns from. One thread at a time.
 class Learner {
  public:
@@ -33,12 +41,16 @@ class Learner {
   virtual std::vector<Array> State() { return {}; }
   // All parameters in the host's memory. One whose arrays are elsewhere has its own.
   virtual std::vector<float> CopyParameters();
-  // Which part of the data this worker learns from. Called once, before ComputeGradients.
-  virtual void TakePart(int rank, int workers) = 0;
+  // Which part of the data this worker learns from. Called once, before ComputeGradients. `batch`:
+  // of a step of all workers, which may then learn from any example; 0: the job has none.
+  virtual void TakePart(int rank, int workers, std::int64_t batch) = 0;
+  // Whether a pass can have any number of samples.
+  virtual bool TakesShares() const { return true; }
   // Fills the gradients with those of the next batch, or enqueues that on the stream, and gives its
   // loss, or where that would be to wait, the last one that is there (NaN before the first); or
   // nothing, with undefined gradients, soon after it finds itself interrupted.
-  virtual std::optional<double> ComputeGradients(const Interrupted& interrupted) = 0;
+  virtual std::optional<double> ComputeGradients(const Pass& pass,
+                                                 const Interrupted& interrupted) = 0;
   // Changes the parameters by the gradients, or enqueues that on the stream.
   virtual void Apply(double learning_rate) = 0;
   // The loss on data that no worker learns from, where the program tells it at the end.

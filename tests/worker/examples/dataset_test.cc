@@ -146,5 +146,28 @@ TEST(SamplerTest, EveryPassHasEveryExampleOnceInANewOrder) {
   EXPECT_NE(passes[0], passes[1]);
 }
 
+TEST(JobOrderTest, EachStepsBatchIsTheSameHoweverItIsDivided) {
+  constexpr std::size_t kSize = 50;
+  JobOrder whole(kSize, 3);
+  JobOrder parts(kSize, 3);
+  std::vector<std::size_t> pass;
+  for (std::int64_t step = 1; step <= 10; ++step) {  // four steps of 15 are more than a pass
+    const std::vector<std::size_t> batch = whole.Part(step, 0, 15, 15);
+    std::vector<std::size_t> joined;
+    const std::int64_t cut = step % 14 + 1;
+    // The later part first: no part depends on what was asked for before.
+    const std::vector<std::size_t> rest = parts.Part(step, cut, 15 - cut, 15);
+    joined = parts.Part(step, 0, cut, 15);
+    joined.insert(joined.end(), rest.begin(), rest.end());
+    EXPECT_EQ(joined, batch);
+    pass.insert(pass.end(), batch.begin(), batch.end());
+  }
+  for (std::size_t first = 0; first + kSize <= pass.size(); first += kSize) {
+    const auto from = pass.begin() + static_cast<std::ptrdiff_t>(first);
+    EXPECT_EQ(std::set<std::size_t>(from, from + kSize).size(), kSize);
+  }
+  EXPECT_NE(JobOrder(kSize, 4).Part(1, 0, 15, 15), whole.Part(1, 0, 15, 15));
+}
+
 }  // namespace
 }  // namespace example

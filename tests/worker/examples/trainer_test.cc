@@ -1,8 +1,10 @@
 // The training programs, run as they are.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engines/registry.h"
@@ -111,6 +113,47 @@ TEST(TrainerTest, SigintFinishesWithTheAverageOfAll) {
     ASSERT_FALSE(worker.log.empty());
     EXPECT_EQ(worker.log.back()["finished"], true);
     EXPECT_EQ(worker.log.back()["validation_loss"], workers[0].log.back()["validation_loss"]);
+  }
+}
+
+// What a worker has computed in each step of its log, all passes together.
+std::map<std::int64_t, std::int64_t> SamplesByStep(const Lines& log) {
+  std::map<std::int64_t, std::int64_t> samples;
+  std::int64_t open = 0;
+  for (const nlohmann::json& line : log) {
+    if (!line.contains("iteration")) continue;
+    open += line["samples"].get<std::int64_t>();
+    if (line["partial"] == true) continue;
+    samples[line["iteration"].get<std::int64_t>()] = std::exchange(open, 0);
+  }
+  return samples;
+}
+
+// Three workers that divide a batch learn what one worker learns from it, however they divide it.
+TEST(TrainerTest, TheStepIsTheSameWhoeverComputesWhichSamples) {
+  const std::string train = PRD_BIN_DIR "/prd-train-hyperplane --lr 0.005 --steps 30 ";
+  const auto run = [](const std::vector<std::string>& commands) {
+    return RunWorkers(prd::AllReduceOptions{}, commands);
+  };
+  const std::string batch = "env PRD_BATCH=96 ";
+  const std::vector<Worker> alone = run({batch + train});
+  ASSERT_NO_FATAL_FAILURE(ExpectFinished(alone, 30));
+  const double loss = alone[0].log.back()["validation_loss"].get<double>();
+  const std::string paced = train + "--batch 32 --step-ms 8 --slow 2:4";
+  const std::string limited = batch + "PRD_MAX_SHARE=20 " + paced;
+  for (const std::string& command : {batch + paced, limited}) {
+    const std::vector<Worker> workers = run({command, command, command});
+    std::map<std::int64_t, std::int64_t> sums;
+    for (const Worker& worker : workers) {
+      ASSERT_EQ(worker.exit_code, 0);
+      for (const auto& [step, samples] : SamplesByStep(worker.log)) sums[step] += samples;
+      EXPECT_NEAR(worker.log.back()["validation_loss"].get<double>(), loss, 1e-3 * loss);
+    }
+    EXPECT_EQ(sums.size(), 30U);
+    for (const auto& [step, samples] : sums) EXPECT_EQ(samples, 96) << step;
+    // The slow worker comes to have less than the others.
+    EXPECT_LT(SamplesByStep(workers[2].log).rbegin()->second,
+              SamplesByStep(workers[0].log).rbegin()->second);
   }
 }
 
