@@ -176,6 +176,8 @@ void JobMeters::OnDecision(const Record& record, RunMeters* run, Series* series)
     run->open.erase(ended->id);
   } else if (std::holds_alternative<UpdateDropped>(record.body)) {
     ++series->dropped;
+  } else if (std::holds_alternative<SharesSet>(record.body)) {
+    ++series->share_changes;
   } else if (moved.came != nullptr) {
     ++series->joined;
     Bring(moved.came->rank, moved.came->incarnation, run, series);
@@ -205,6 +207,11 @@ void JobMeters::Look(Instant now, const Run& run, RunMeters* meters, Now* of) {
   of->started += static_cast<std::size_t>(run.start_workers());
   of->links_broken += run.broken_links().size();
   of->replicas_differ += run.divergence().ranks.size();
+  of->batch = std::max(of->batch, run.shares().batch());
+  for (Rank rank = 0; rank < kMostShares; ++rank) {
+    const std::int64_t samples = run.shares().Show(rank).samples;
+    if (samples > 0) of->shares[rank] = samples;
+  }
   // A worker that pauses or finishes need not make progress, and nobody in a paused job;
   // the clock begins anew when they train again.
   trains = trains && !run.paused();
@@ -267,6 +274,7 @@ void JobMeters::Write(Instant now, std::int64_t wall_ns, const Jobs& jobs, Metri
     counter("job_workers_joined_total", series.joined);
     counter("job_workers_lost_total", series.lost);
     counter("nonfinite_steps_total", series.nonfinite);
+    if (series.share_changes > 0) counter("share_changes_total", series.share_changes);
     const auto found = present.find(key);
     if (found == present.end()) continue;
     const Now& of = found->second;
@@ -278,6 +286,13 @@ void JobMeters::Write(Instant now, std::int64_t wall_ns, const Jobs& jobs, Metri
     counter("job_workers_started", of.started);
     counter("links_broken", of.links_broken);
     counter("replicas_differ", of.replicas_differ);
+    if (of.batch > 0 && key.first != kOther) {
+      page->Add("batch_samples", labels, static_cast<double>(of.batch));
+      for (const auto& [rank, samples] : of.shares) {
+        page->Add("share_samples", with("rank", std::to_string(rank)),
+                  static_cast<double>(samples));
+      }
+    }
     if (of.progress) {
       page->Add("job_last_progress_timestamp_seconds", labels, wall(*of.progress));
       page->Add("job_progress_interval_seconds", labels, of.interval_s);

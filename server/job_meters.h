@@ -29,6 +29,8 @@ class JobMeters {
   static constexpr DurationNs kForget = 600 * kSecond;
   // Ranks with a series of their own among those that others wait for.
   static constexpr std::size_t kMostRanks = 8;
+  // Ranks from 0 on whose shares of the batch are told.
+  static constexpr Rank kMostShares = 64;
   // Where parameters are in shards, each step asks about all workers: with more of them it is not
   // told who keeps whom waiting.
   static constexpr std::size_t kMostSharers = 256;
@@ -56,6 +58,7 @@ class JobMeters {
     std::uint64_t joined = 0;
     std::uint64_t lost = 0;
     std::uint64_t nonfinite = 0;
+    std::uint64_t share_changes = 0;
   };
 
   // Steps that were told under a rank.
@@ -93,6 +96,8 @@ class JobMeters {
     std::optional<Instant> open;  // the oldest
     std::optional<Instant> came;  // RunMeters::came, the oldest
     std::map<Rank, double> owed;  // of late
+    std::int64_t batch = 0;       // 0: there is none
+    std::map<Rank, std::int64_t> shares;
   };
 
   RunMeters& Begin(Instant now, RunId run, const RunStarted& started);

@@ -151,6 +151,8 @@ void Recorder::Note(const Record& record) {
     line(Kind::kPlacement,
          format("placement {} of {} shards on {} workers: {}", placement->epoch,
                 placement->shards.size(), placement->members.size(), placement->reason));
+  } else if (const auto* shares = std::get_if<SharesSet>(&record.body)) {
+    line(Kind::kShares, format("shares of a batch of {}: {}", shares->batch, shares->reason));
   } else if (const auto* opened = std::get_if<PlacementOpened>(&record.body)) {
     ++decided_.placements_opened;
     line(Kind::kPlacement, format("placement {} is open", opened->epoch));

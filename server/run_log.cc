@@ -27,6 +27,8 @@ const char* Word(RunLog::Kind kind) {
       return "workers refused";
     case RunLog::Kind::kReplicas:
       return "lines about replicas that differ";
+    case RunLog::Kind::kShares:
+      return "changes of shares";
   }
   return "lines";
 }

@@ -69,6 +69,7 @@ class RunLog {
     kPlacement,
     kRefusal,
     kReplicas,
+    kShares,
   };
 
   void Line(spdlog::level::level_enum level, Kind kind, RunId run, Instant now,

@@ -123,6 +123,31 @@ TEST_F(JobMetersTest, AStartThatWaitsTellsWhenMoreWorkersCame) {
   EXPECT_THAT(text(), Not(HasSubstr(name)));
 }
 
+TEST_F(JobMetersTest, SharesOfABatchAreThere) {
+  const Result<Config> config = ParseConfig(
+      "[[job]]\nname = \"even\"\nengine = \"all-reduce\"\nworkers = 2\nbatch = 9\n", "");
+  ASSERT_TRUE(config.ok()) << config.status().ToString();
+  JobMeters::Jobs jobs;
+  auto& run = jobs[1] = std::make_unique<prd::Run>(1, *FindJob(*config, "even"));
+  RunOutput out;
+  run->Start(now_, 0, {5, 6}, {}, &out);
+  for (const Rank rank : {0, 1}) {
+    const Hello hello{
+        .job = "even", .rank = rank, .host = "h", .endpoints = {"tcp://x:1"}, .takes_shares = true};
+    const auto incarnation = static_cast<Incarnation>(7 + rank);
+    run->Step(now_, FromWorker{{.incarnation = incarnation, .seq = 1, .body = hello}}, &out);
+  }
+  for (const Record& record : out.records) meters_.Add(record);
+  MetricsPage page;
+  meters_.Write(now_, now_.ns, jobs, &page);
+  const std::string text = page.Text();
+  const std::string of = "{job=\"even\",engine=\"all-reduce\"";
+  EXPECT_THAT(text, HasSubstr("prd_batch_samples" + of + "} 9\n"));
+  EXPECT_THAT(text, HasSubstr("prd_share_changes_total" + of + "} 1\n"));
+  EXPECT_THAT(text, HasSubstr("prd_share_samples" + of + ",rank=\"0\"} 5\n"));
+  EXPECT_THAT(text, HasSubstr("prd_share_samples" + of + ",rank=\"1\"} 4\n"));
+}
+
 TEST(StepTimes, TheMedianOfManyIsNearlyTheMedian) {
   meters::StepTimes times;
   std::vector<DurationNs> all;

@@ -135,6 +135,12 @@ std::vector<Column<WorkerLine>> WorkerColumns(const Plan& plan) {
   Append<Line>(
       ExchangeColumns(), [](const Line& w) { return w.exchange; }, &columns);
   const std::vector<Column<Line>> rest = {
+      {"SHARE", "share", "samples", "of a job with a batch: its part of each step's samples",
+       [](const Line& w) { return w.worker->share ? Json(*w.worker->share) : Json(nullptr); },
+       Shown::kWhereTold},
+      {"EXPECTED", "share_expected_ns", "ns",
+       "how long it is expected to compute its share; STEP is what its last step took",
+       [](const Line& w) { return OrNull(w.worker->expected_ns); }, Shown::kWhereTold},
       {"STEP", "step_ns", "ns", "its last step, waiting excluded",
        [](const Line& w) { return OrNull(w.worker->step_ns); }, Shown::kAlways},
       {"HEARD", "heard_ns", "ns",

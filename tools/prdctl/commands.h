@@ -57,6 +57,10 @@ Status ShowGroups(HistorySource& source, const std::string& run, const GroupsQue
                   const Console& console);
 Status ShowGroup(HistorySource& source, const std::string& run, GroupId id, const Console& console);
 
+// How a job's batch was divided among its workers, and why. `last`, `follow` as in GroupsQuery.
+Status ShowShares(HistorySource& source, const std::string& run, std::size_t last, bool follow,
+                  const Console& console);
+
 // `slow_factor`: from which factor on a worker is called slow.
 Status ShowStragglers(HistorySource& source, const std::string& run, double slow_factor,
                       const Console& console);

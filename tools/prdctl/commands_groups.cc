@@ -3,6 +3,7 @@
 #include "common/base/static_schedule.h"
 #include "engines/words.h"
 #include "tools/prdctl/commands.h"
+#include "tools/prdctl/follow.h"
 #include "tools/prdctl/json.h"
 #include "tools/prdctl/replay.h"
 #include "tools/prdctl/schedule.h"
@@ -12,9 +13,6 @@ namespace prd::ctl {
 namespace {
 
 using Align = Table::Align;
-
-constexpr std::uint32_t kFollowWaitMs = 5000;
-constexpr std::uint32_t kFollowBytes = 1 << 20;
 
 // "3 of 8 contribute"
 std::string Contributing(const GroupRow& group) {
@@ -304,17 +302,7 @@ Status ShowGroupsOf(HistorySource& source, const RunInfo& info, const GroupsQuer
     PRD_RETURN_IF_ERROR(PrintInTurn(source, info, console));
   }
   view.Print(info);
-  const auto stopped = [&] { return !console.out || (console.stop && console.stop()); };
-  while (query.follow && !view.over() && !stopped()) {
-    console.out.flush();
-    Result<std::vector<Record>> records =
-        source.Read(info.run, view.next(), kFollowBytes, kFollowWaitMs);
-    if (!records.ok()) {
-      return records.status().code() == Code::kCancelled ? Status::Ok() : records.status();
-    }
-    for (const Record& record : *records) view.Add(record);
-  }
-  if (query.follow && !stopped()) *next = view.next_run();
+  if (query.follow) PRD_RETURN_IF_ERROR(FollowRun(source, info.run, console, &view, next));
   return present;
 }
 
@@ -365,26 +353,9 @@ void PrintAhead(const GroupRow& group, Instant start, Instant now, const Console
 
 Status ShowGroups(HistorySource& source, const std::string& run, const GroupsQuery& query,
                   const Console& console) {
-  Result<RunInfo> info = FindRun(source, run);
-  if (!info.ok()) return info.status();
-  if (query.follow) {
-    const Result<DaemonStatus> daemon = source.Daemon();
-    if (!daemon.ok()) return daemon.status();
-  }
-  const bool this_run_alone = run == std::to_string(info->run);
-  while (true) {
-    RunId next = kNoRun;
-    const Status shown = ShowGroupsOf(source, *info, query, console, &next);
-    if (!shown.ok() || next == kNoRun || this_run_alone) return shown;
-    info = FindRun(source, std::to_string(next));
-    if (!info.ok()) return info.status();
-    if (console.json) {
-      console.out << Dump({{"event", "switched"}, {"run", info->run}, {"engine", info->engine}})
-                  << '\n';
-    } else {
-      console.out << "the job goes on in run " << info->run << " (" << info->engine << ")\n";
-    }
-  }
+  return ShowInTurn(source, run, query.follow, console, [&](const RunInfo& info, RunId* next) {
+    return ShowGroupsOf(source, info, query, console, next);
+  });
 }
 
 Status ShowGroup(HistorySource& source, const std::string& run, GroupId id,

@@ -39,11 +39,12 @@ constexpr const char* kFooter =
     R"(A run is one execution of a job, from its first worker to its end. RUN is a run's number, or
 a job's name for the newest run of that job. Without RUN, the newest run of all is shown.
 
-A job that was switched (prdctl switch) has a run per engine. `export`, `replay`, `groups --follow`
-and `serve` show these as one, unless RUN is a number. The others show the newest, and name the
-runs before it. Across a switch `iteration` goes on from the highest that a worker had in the run
-before, which the final average has; from there on it counts what the new engine counts: steps,
-rounds, or a store's clock. `steps` and `samples` of each worker and of the job go on too.
+A job that was switched (prdctl switch) has a run per engine. `export`, `replay`, `groups
+--follow`, `shares --follow` and `serve` show these as one, unless RUN is a number. The others show
+the newest, and name the runs before it. Across a switch `iteration` goes on from the highest that
+a worker had in the run before, which the final average has; from there on it counts what the new
+engine counts: steps, rounds, or a store's clock. `steps` and `samples` of each worker and of the
+job go on too.
 
 Examples:
   prdctl jobs                            all runs in the history
@@ -55,6 +56,7 @@ Examples:
   prdctl groups --rank 3 --failed        the last failed groups of rank 3
   prdctl groups --kind train             groups that wait, for which members, and the next
   prdctl group 12                        members and weights; in a round, who gave gradients
+  prdctl shares mnist                    how the batch of job mnist is divided, and why
   prdctl stragglers                      which workers are slow, and what the others lost to them
   prdctl graph | dot -Tsvg > sync.svg    which workers synchronised with which, as a picture
   prdctl graph --table                   neighbours: tokens, waits on each edge; where each shard is
@@ -334,6 +336,21 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
   group->add_option("run,-r,--run", f.run, "Run number or job name (default: newest run)");
   group->callback(
       [&] { chosen = [&f](auto& s, auto& c) { return ShowGroup(s, f.run, f.group, c); }; });
+
+  CLI::App* shares = add("shares",
+                         "Of a job with a batch: when its workers' shares of it changed, to what, "
+                         "and why. 3: 128 > 40 "
+                         "is rank 3's share before and after; 3: +20 is what it computes besides, "
+                         "in one step, because "
+                         "another worker does not",
+                         [&f](auto& s, auto& c) {
+                           if (f.follow) EndOnSignals();
+                           return ShowShares(s, f.run, f.last_groups, f.follow, c);
+                         });
+  shares->add_option("--last", f.last_groups, "How many changes at most; 0: all")
+      ->capture_default_str();
+  shares->add_flag("--follow,-f", f.follow,
+                   "Print each change as it is made, until the job ends or Ctrl-C");
 
   CLI::App* explain = app.add_subcommand("explain",
                                          "Why each worker waits, or what it did last; and which "

@@ -260,6 +260,16 @@ void AddOthers(const Run& run, const Trails& trails, const std::vector<Engine::D
   }
 }
 
+void AddShare(const Run& run, Instant now, WorkerRow* row) {
+  const BatchShares::Shown share = run.shares().Show(row->rank);
+  if (share.samples == 0) return;
+  row->share = share.samples;
+  if (share.expected_ns > 0) row->expected_ns = share.expected_ns;
+  row->why += "; its share is " + std::to_string(share.samples) + " of " +
+              std::to_string(run.shares().batch()) + " samples, as decided " +
+              words::Duration(now - share.since) + " ago: " + share.reason;
+}
+
 WorkerRow RowOfHere(const Run& run, Rank rank, Instant now) {
   const RunWorker& worker = run.workers()[static_cast<std::size_t>(rank)];
   return {.rank = rank,
@@ -386,6 +396,7 @@ Present PresentReader::Read(const RunInfo& info, const DaemonStatus* daemon) con
     }
     row.detail = Detail(run, row, run.workers()[i]);
     AddOthers(run, trails, drawn, present.now, &row);
+    AddShare(run, present.now, &row);
     if (const auto silence = silences.find(rank); silence != silences.end()) {
       row.heard_ns = silence->second;
     }

@@ -29,9 +29,11 @@ struct WorkerRow {
   std::uint64_t nonfinite = 0;     // steps under its rank that were not finite
   std::string host_name;
   std::uint32_t pid = 0;
-  std::optional<DurationNs> step_ns;   // of its last step, where the records read tell
-  std::optional<DurationNs> heard_ns;  // ago; none where the run has ended
-  std::string why;                     // it waits, or what it last did, or why it is gone
+  std::optional<std::int64_t> share;      // samples of each step, of a job with a batch
+  std::optional<DurationNs> expected_ns;  // of computing them, once the controller has an estimate
+  std::optional<DurationNs> step_ns;      // of its last step, where the records read tell
+  std::optional<DurationNs> heard_ns;     // ago; none where the run has ended
+  std::string why;                        // it waits, or what it last did, or why it is gone
   // What the other members of its group, announced or only drawn, do (where groups form ahead), or
   // those that it exchanges with (`prdctl explain`).
   std::vector<std::pair<Rank, std::string>> others;

@@ -325,6 +325,7 @@ Json JobWatch::Summary(const std::vector<RunInfo>& runs, const DaemonStatus* dae
                        {"host", Short(row.host_name)},
                        {"pid", row.pid},
                        {"why", Short(row.why)}});
+    workers.back()["share"] = row.share ? Json(*row.share) : Json(nullptr);
     workers.back()["heard_s"] = row.heard_ns ? Json(Seconds(*row.heard_ns)) : Json(nullptr);
   }
   json["workers"] = std::move(workers);

@@ -334,6 +334,14 @@ class Engines(unittest.TestCase):
                  "p-reduce": {"group_size": 4, "alpha": 0.25}},
             )  # fmt: skip
 
+    def test_a_batch_is_the_jobs(self):
+        [plain, balanced] = engines.parse("all-reduce,all-reduce:weights=samples,batch=2048", KNOWN)
+        self.assertEqual((plain.job_lines(), balanced.job_lines()), ([], ["batch = 2048"]))
+        self.assertEqual(balanced.options, {"weights": "samples"})
+        for text in ("all-reduce:batch=0", "all-reduce:batch=2,batch=3", "all-reduce:batch=many"):
+            with self.assertRaisesRegex(ValueError, "allowed is ", msg=text):
+                engines.parse(text, KNOWN)
+
     def test_every_default_of_every_engine_is_allowed(self):
         for name, known in KNOWN.items():
             values = {key["key"]: str(key["default"]) for key in known["keys"]}

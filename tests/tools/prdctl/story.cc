@@ -40,7 +40,8 @@ class Virtual {
                   .pid = 100 + static_cast<std::uint32_t>(rank),
                   .endpoints = {"ipc:///x"},
                   .model_bytes = 8,
-                  .model_hash = 5});
+                  .model_hash = 5,
+                  .takes_shares = true});
     }
     bool dead = plan_.dies == kNoRank;
     while (!agenda_.empty()) {
@@ -74,7 +75,9 @@ class Virtual {
     Instant ready;
     GroupId group = kNoGroup;
     bool gone = false;
+    std::int64_t share = kSamples;  // of a job with a batch
   };
+  static constexpr std::int64_t kSamples = 32;
 
   Worker& Of(Rank rank) { return workers_[static_cast<std::size_t>(rank)]; }
 
@@ -110,8 +113,10 @@ class Virtual {
       worker.iteration = next_[done->group];
       if (final_.contains(done->group)) return;
       if (worker.iteration >= plan_.steps) return Later(0, rank, Finish{});
-      const DurationNs step = plan_.step_ns[static_cast<std::size_t>(rank)];
-      Later(step, rank, Ready{.iteration = worker.iteration + 1, .step_ns = step, .samples = 32});
+      const DurationNs step =
+          plan_.step_ns[static_cast<std::size_t>(rank)] * worker.share / kSamples;
+      Later(step, rank,
+            Ready{.iteration = worker.iteration + 1, .step_ns = step, .samples = worker.share});
     } else {
       Later(0, rank,
             Ready{.iteration = worker.iteration + 1,
@@ -148,6 +153,8 @@ class Virtual {
                        .wait_ns = train ? now_ - worker.ready : 0,
                        .reduce_ns = plan_.reduce_ns,
                        .bytes = 64});
+      } else if (const auto* share = std::get_if<SetShare>(&send.envelope.body)) {
+        worker.share = share->samples;
       } else if (const auto* abort = std::get_if<Abort>(&send.envelope.body)) {
         Later(0, send.rank,
               Finished{.group = abort->group, .outcome = Outcome::kAborted, .detail = "told so"});

@@ -132,7 +132,7 @@ class MemorySource : public HistorySource {
 };
 
 struct RealRun {
-  std::vector<DurationNs> step_ns;  // of each worker
+  std::vector<DurationNs> step_ns;  // of each worker, or of 32 samples in a job with a batch
   int steps = 10;                   // of each worker, before it finishes
   DurationNs reduce_ns = kMillisecond;
   Rank dies = kNoRank;  // its lease runs out ...

@@ -424,7 +424,7 @@ function showWorkers(s) {
   const order = (w) => (w.state === "waiting" ? 0 : w.here ? 1 : 2);
   const shown = [...s.workers].sort((a, b) => order(a) - order(b) || a.rank - b.rank).slice(0, 200);
   table(by("workers"), [["rank", "n"], ["state"], ["iteration", "n"], ["heard", "n"], ["host"], ["pid", "n"], ["why"]],
-    shown.map((w) => [w.rank, [w.rank, w.state + (w.detail ? " (" + w.detail + ")" : ""), w.iteration, w.heard_s === null ? "–" : seconds(w.heard_s) + " ago", w.host, w.pid, w.why]]));
+    shown.map((w) => [w.rank, [w.rank, w.state + (w.detail ? " (" + w.detail + ")" : "") + (w.share ? ", " + w.share + " samples a step" : ""), w.iteration, w.heard_s === null ? "–" : seconds(w.heard_s) + " ago", w.host, w.pid, w.why]]));
 }
 
 function showGroups() {
