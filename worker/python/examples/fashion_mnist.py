@@ -28,6 +28,7 @@ def arguments():
     add("--model", choices=["mlp", "cnn"], default="mlp")
     add("--shards", choices=["iid", "labels"], default="iid")
     add("--batch", type=int, default=128)
+    add("--job-batch", type=int, metavar="SAMPLES", help="of a step of all workers together, divided as their speeds are; --step-ms is then of --batch samples")
     add("--lr", type=float, default=0.2)
     add("--lr-decay", type=float, default=0, metavar="STEPS", help="the rate is LR / (1 + s / STEPS), s: the job's steps per worker; 0 = constant")
     add("--seed", type=int, default=1)
@@ -126,17 +127,17 @@ def main():
     model = make(args.model)
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)
-    worker = prd.torch.attach(model, optimizer)
+    worker = prd.torch.attach(model, optimizer, batch=args.job_batch)
     # The indices of a batch are all that is collated; a picture at a time would take longer than to learn from it.
     loader = torch.utils.data.DataLoader(range(len(labels)), batch_size=args.batch, collate_fn=lambda batch: (inputs[batch], labels[batch]))
-    loader = worker.shard(loader, parts=True)
+    loader = worker.shard(loader, parts=not args.job_batch)
 
     slow = {int(rank): float(factor) for rank, factor in (text.split(":") for text in args.slow)}
     step_ns = round(args.step_ms * slow.get(worker.rank, 1) * 1e6)
     start_ns = time.monotonic_ns()
     log, snapshots = Log(args.log, worker, start_ns, step_ns), Snapshots(args.snapshot_dir, args.snapshot_ms, worker)
     end_ns = start_ns + args.seconds * 1e9 if args.seconds else float("inf")
-    while not worker.progress.done and time.monotonic_ns() < end_ns:  # an epoch of the job
+    while not worker.done and time.monotonic_ns() < end_ns:  # an epoch of the job
         for x, y in loader:
             now_ns = time.monotonic_ns()
             if now_ns >= end_ns:
@@ -149,7 +150,7 @@ def main():
             loss = criterion(model(x), y)
             loss.backward()
             worker.tell_loss(loss)
-            if rest(worker, now_ns + step_ns):
+            if rest(worker, now_ns + step_ns * len(x) // args.batch):
                 optimizer.step()
                 log.step(worker.last, loss.item())
             else:

@@ -4,7 +4,7 @@ import os
 
 from prd import places
 
-ABI_MAJOR, ABI_MINOR = 1, 4
+ABI_MAJOR, ABI_MINOR = 1, 5
 DONE, APPLY, PENDING = 0, 1, 2
 
 
@@ -23,6 +23,7 @@ class Options(Sized):
         ("timeout_ms", c.c_int64), ("start_timeout_ms", c.c_int64), ("reduce_timeout_ms", c.c_int64),
         ("goal_steps", c.c_int64), ("goal_samples", c.c_int64), ("check_tensors", c.c_uint32), ("queue_log", c.c_uint32),
         ("mesh_ports", c.c_char_p), ("announce_address", c.c_char_p),
+        ("batch", c.c_int64), ("max_share", c.c_int64), ("accumulates", c.c_uint32), ("reserved", c.c_uint32),
     ]
 
 
@@ -56,6 +57,7 @@ class StepResult(Sized):
         ("attempts", c.c_int32), ("adopted", c.c_uint32), ("included", c.c_uint32), ("rounds", c.c_int64),
         ("local_steps", c.c_uint64), ("reduced_bytes", c.c_uint64), ("sent_bytes", c.c_uint64),
         ("computed_ns", c.c_int64), ("waited_ns", c.c_int64), ("reduced_ns", c.c_int64), ("reason", c.c_char_p),
+        ("partial", c.c_uint32), ("reserved", c.c_uint32),
     ]
 
 
@@ -65,6 +67,11 @@ class Progress(Sized):
         ("goal_steps", c.c_int64), ("goal_samples", c.c_int64), ("own_steps", c.c_int64), ("own_samples", c.c_int64),
         ("done", c.c_uint32), ("reserved", c.c_uint32),
     ]
+
+
+class BatchShare(Sized):
+    _fields_ = [("size", c.c_uint32), ("reserved", c.c_uint32), ("step", c.c_int64), ("first", c.c_int64), ("samples", c.c_int64),
+                ("batch", c.c_int64)]
 
 
 class GroupTransports(Sized):
@@ -103,6 +110,7 @@ _FUNCTIONS = {
     "prd_clock": (c.c_double, [_SESSION]),
     "prd_interrupted": (c.c_int32, [_SESSION]),
     "prd_get_progress": (c.c_int32, [_SESSION, c.POINTER(Progress)]),
+    "prd_get_share": (c.c_int32, [_SESSION, c.c_int32, c.POINTER(BatchShare)]),
     "prd_get_group_transports": (c.c_int32, [_SESSION, c.POINTER(GroupTransports)]),
     "prd_rank": (c.c_int32, [_SESSION]),
     "prd_workers": (c.c_int32, [_SESSION]),

@@ -8,6 +8,9 @@ Epochs are the job's: `max_epochs` counts them. Schedulers that Lightning steps 
 ReduceLROnPlateau by the workers' mean. Where one worker stops (EarlyStopping), all do. Rank 0 alone writes checkpoints; in
 them is how far the job was, and `fit(ckpt_path=...)` of all workers goes on there. The others do not wait for a validation.
 
+In a job with a batch, batches stay as large as the loader's: Lightning draws one ahead. Optimizer steps of which a share still needs
+more apply nothing.
+
 What it cannot do: several devices of a trainer, several optimizers of a module, and Lightning's `max_steps`, which counts each
 worker's own steps: Callback(max_steps=N) ends training when the job's clock is at N.
 """
@@ -32,7 +35,7 @@ class _Passes:
     def __iter__(self):  # lazily: Lightning asks for an iterator before the optimizer's state is loaded
         if self._sharded is None:
             self._job.attach()
-            self._sharded = self._job.worker.shard(self._loader, **self._options)
+            self._sharded = self._job.worker.shard(self._loader, **{"divided": False, **self._options})
         yield from self._sharded
 
 

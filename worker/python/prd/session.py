@@ -35,6 +35,7 @@ class StepResult(NamedTuple):
     waited: float
     reduced: float
     reason: str
+    partial: bool = False  # nothing was applied: `share` says what of the step is still to be computed
 
 
 class Progress(NamedTuple):
@@ -48,6 +49,15 @@ class Progress(NamedTuple):
     done: bool
     own_steps: int
     own_samples: int
+
+
+class BatchShare(NamedTuple):
+    """Samples of a step's batch, which is the batch of all workers together: those from `first` on, as many as `samples`."""
+
+    step: int  # whose batch: from 1, as StepResult.iteration counts
+    first: int  # counted from 0 within the batch
+    samples: int  # 0: the job has no batch
+    batch: int  # samples of all workers; 0: the engine divides none
 
 
 class GroupTransports(NamedTuple):
@@ -179,7 +189,7 @@ class _SignalsWait:
 class Session:
     """One worker of a job. Options that are not given are the environment's (PRD_JOB, PRD_RANK and so on).
 
-    Threads: one at a time, but for interrupted, progress, group_transports, clock, stop, leave_soon, tell_loss and cancel. Ctrl-C
+    Threads: one at a time, but for interrupted, progress, share, group_transports, clock, stop, leave_soon, tell_loss and cancel. Ctrl-C
     during a call raises KeyboardInterrupt in the call, which stays in progress: `proceed`, or whatever is called next,
     brings it to its end first. Until then the gradients are the call's. As a context manager, the session ends with the
     block: an exception that leaves the block becomes the reason why the worker leaves the job.
@@ -188,8 +198,12 @@ class Session:
     def __init__(self, *, job=None, controller=None, rank=None, world_size=None, address=None, launch=None, timeout=None,
                  start_timeout=None, reduce_timeout=None, max_communicators=None, goal_steps=None, goal_samples=None,
                  check_tensors=None, curve_server_key=None, curve_public_key=None, curve_secret_key=None, mesh_ports=None, announce_address=None,
-                 log=None):
-        """Times are in seconds. `log`: called with each line that tells whom a call waits for; stderr unless given."""
+                 batch=None, max_share=None, accumulates=None, log=None):
+        """Times are in seconds. `log`: called with each line that tells whom a call waits for; stderr unless given.
+
+        batch: samples of one step of all workers together, which `share` divides. max_share: the most that this worker computes at
+        once. accumulates: the training loop goes on with a step that is `partial`.
+        """
         given = {name: value for name, value in locals().items() if name not in ("self", "log")}
         process = sys.modules.get("multiprocessing.process")
         if process is not None and getattr(process.current_process(), "_inheriting", False):
@@ -200,6 +214,7 @@ class Session:
         options = _options(given)
         options.queue_log = log is not None
         self._log = log
+        self._max_share = options.max_share
         self._apply = None
         self._trains = False  # attached, and not to finish
         self._tensors = []  # keeps their memory in place
@@ -367,7 +382,7 @@ class Session:
             r.steps, bool(r.done), r.iteration, r.group, tuple(r.members[: r.member_count]),
             tuple(r.weights[: r.member_count]), r.attempts, bool(r.adopted), bool(r.included), r.rounds, r.local_steps,
             r.reduced_bytes, r.sent_bytes, r.computed_ns / 1e9, r.waited_ns / 1e9, r.reduced_ns / 1e9,
-            (r.reason or b"").decode(errors="replace"),
+            (r.reason or b"").decode(errors="replace"), bool(r.partial),
         )
 
     @property
@@ -376,6 +391,16 @@ class Session:
         p = _abi.Progress()
         self._check(self._library.prd_get_progress(self._session(), p), None)
         return Progress(p.steps, p.samples, p.workers, p.goal_steps, p.goal_samples, bool(p.done), p.own_steps, p.own_samples)
+
+    def share(self, ahead=0):
+        """Which samples to compute next, in a job with a batch: a BatchShare. Any thread.
+
+        A worker's share follows its speed, and the shares of a step sum to the batch. `ahead`: the share of a step that far after
+        the next one, for loaders that draw early; then shares change so many steps later.
+        """
+        s = _abi.BatchShare()
+        self._check(self._library.prd_get_share(self._session(), ahead, s), None)
+        return BatchShare(s.step, s.first, s.samples, s.batch)
 
     @property
     def clock(self):

@@ -8,6 +8,9 @@ the data once, a step counts as one of the job's clock, and so does the schedule
 (EarlyStoppingCallback), all do. Rank 0 alone writes checkpoints; train(resume_from_checkpoint=...) of all workers goes on from
 there. The others do not wait for an evaluation, or for a checkpoint.
 
+In a job with a batch, the Trainer's batches stay as large as they are, and a step of the job takes as many as a worker's share needs;
+the Trainer's steps before that apply nothing.
+
 What it cannot do: several devices of a Trainer, `load_best_model_at_end` (each worker has its own best), data without a
 length, and a `data_seed`, which would give all workers one order. What a script writes after train, as save_model, asks
 callback.worker.rank == 0. An interval in steps (`eval_steps`, `save_steps`, `logging_steps`) counts this worker's own.
@@ -61,6 +64,8 @@ class Callback(transformers.TrainerCallback):
         inner = getattr(optimizer, "optimizer", optimizer)
         self.worker = prd.torch.attach(model, inner, **options)
         self._per_epoch = batches / max(self.worker.workers, 1)  # the job's clock
+        if self.worker.share.batch:
+            self._per_epoch = len(train_dataloader.dataset) / self.worker.share.batch
         if self._steps <= 0:
             self._steps = max(1, math.ceil(self._epochs * self._per_epoch))
         scheduler = getattr(lr_scheduler, "scheduler", lr_scheduler)

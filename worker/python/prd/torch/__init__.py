@@ -21,13 +21,14 @@ from prd.torch.averaged import Averaged
 from prd.torch.clock import JobTime, mark_stepped
 from prd.torch.data import ShardedLoader
 from prd.torch.parameters import Frozen, Parameters
+from prd.torch.passes import Passes
 from prd.torch.state import OptimizerState
 
 _DTYPES = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16"}
 
 
 def attach(model, optimizer=None, *, session=None, samples=0, buffers=True, before_apply=None, seed=True, trained=(0, 0),
-           job_trained=(0, 0), averaged=(), frozen=None):
+           job_trained=(0, 0), averaged=(), frozen=None, batch=None, max_share=None):
     """Joins the job with this model; the parameters, the buffers and the optimizer's state are then the job's.
 
     From then on optimizer.step() is a step of the job. Without an optimizer, Worker.step is; and so it is of a list of
@@ -41,8 +42,13 @@ def attach(model, optimizer=None, *, session=None, samples=0, buffers=True, befo
     trained, job_trained: (steps, samples) of a checkpoint, as Worker.trained and Worker.job_trained were. averaged: further
     modules, tensors or dicts of tensors that are averaged with the parameters: a moving average of the model. frozen: whether
     frozen parameters of the optimizer are averaged, so that the script may unfreeze them; as long as they are few unless given.
+    batch: samples of one step of all workers together, which are divided as the workers' speeds are; else the job's config, or
+    PRD_BATCH, may say one. max_share: the most samples that this worker computes at once; a step may take several passes then.
     """
-    session = session or (AloneSession() if is_alone() else Session())
+    if session is None:
+        session = AloneSession(batch, max_share) if is_alone() else Session(batch=batch, max_share=max_share, accumulates=True)
+    elif batch is not None or max_share is not None:
+        raise errors.InvalidArgument("batch, max_share: a session that is given has its own: prd.Session(batch=..., max_share=..., accumulates=True)")
     return Worker(model, optimizer, session, samples, buffers, before_apply, seed, trained, job_trained, averaged, frozen)
 
 
@@ -80,6 +86,10 @@ class Worker(JobTime):
         self._ended = False
         self._loader = None
         self._start = job_trained
+        self._passes = Passes()
+        self._unseen = False  # a step of the session whose result nobody has looked at
+        self._of_step = 0  # of which the batch is that the loader has given; 0: of any
+        self._void = None  # what stands for the newest step's result
         self._flat, self._views = [], []
         optimizers = list(optimizer) if isinstance(optimizer, (list, tuple)) else [] if optimizer is None else [optimizer]
         self._optimizers = optimizers
@@ -98,7 +108,8 @@ class Worker(JobTime):
         self._averaged = Averaged(model, buffers, averaged, names, self._device, _DTYPES)
         fixed = [f"{name}={_digest(p)}" for name, p in [*self._of.fixed, *self._averaged.fixed]]
         tag = ";".join(f"{name}{tuple(p.shape)}" for name, p in zip(self._names, self._parameters)) + "|" + ";".join(fixed)
-        state = [_taken(t, name) for one in self._states for name, t in one.tensors()]
+        self._order = self._order_of_data(job_trained)
+        state = [_taken(t, name) for one in self._states for name, t in one.tensors()] + [_taken(self._order, "the order of the data")]
         tag += "".join("|" + one.tag() for one in self._states)
         with self._in_words():
             session.attach(
@@ -119,7 +130,6 @@ class Worker(JobTime):
                       "each worker's own: whoever copies a model does not get it", file=sys.stderr)
         if self._of.said and session.rank == 0:
             print(f"prd: {self._of.said}", file=sys.stderr)
-        self.seed = torch.initial_seed()
         if seed and session.rank > 0:
             torch.manual_seed((self.seed + session.rank * 0x9E3779B97F4A7C15) % (1 << 63))
             print(f"prd: rank {session.rank} draws random numbers of its own from here on (attach(seed=False) keeps the script's)",
@@ -133,7 +143,10 @@ class Worker(JobTime):
         """A step of the job, of a program without an optimizer: `apply()` updates the parameters by their gradients."""
         if self._ended:
             raise errors.FailedPrecondition("the worker has finished, or left the job")
-        self.session.proceed()
+        self._proceed()
+        self._void = None
+        if self._of_step and self.session.share().step != self._of_step:
+            return self._leave_out()
         self._look(self._may_be_another)
         self._check()
         self._averaged.keep()
@@ -142,22 +155,27 @@ class Worker(JobTime):
         self._apply_once, self._closure = apply, closure
         if samples is None:
             samples = self._samples or self._pending
-        self._pending = 0
+        self._pending = self._of_step = 0
         self._may_be_another = True  # an interrupt leaves it so
         self._in_step = True
         try:
             with self._in_words():
                 result = self._step(samples)
+        except errors.Error:
+            self._unseen = False  # it was no step
+            raise
         finally:
             self._in_step = False
-        self._may_be_another = False
+        self._may_be_another = self._unseen = False
+        self._passes.end(result.partial)
         self._look(result.adopted)
-        self._tick()
+        self._tick(result.partial)
         for optimizer in self._optimizers:
             mark_stepped(optimizer)
         return result
 
     def _step(self, samples):
+        self._bring_passes(samples)
         try:
             return self.session.step(samples, stream=self._stream())
         except errors.FailedPrecondition:
@@ -165,25 +183,52 @@ class Worker(JobTime):
                 raise
         self._give_gradients()  # the job began anew, with another engine
         self._bring_gradients()
+        self._bring_passes(samples)
         return self.session.step(samples, stream=self._stream())
+
+    def _bring_passes(self, samples):
+        share = self.session.share()
+        if share.batch:
+            gradients = self._flat if self._views else [p.grad for p in self._parameters]
+            self._passes.bring(gradients, samples or share.samples, share.step)
+            self._unseen = True
+
+    def _leave_out(self):
+        """The batch was of a step that the job has made without this worker, in a pause, say. Nothing is applied."""
+        self._passes.drop()
+        self._pending = self._of_step = 0
+        self._void = self.session.last._replace(partial=True, included=False)
+        self._tick(True)
+        return self._void
+
+    def _proceed(self):
+        """Brings a step to its end that was interrupted. Until then it has the gradients."""
+        self.session.proceed()
+        if self._unseen:
+            self._unseen = False
+            self._passes.end(self.session.last.partial)
 
     def discard(self):
         """Ends a step that was cut short (`interrupted`): its gradients do not count."""
-        self._pending = 0
+        self._proceed()
+        self._passes.drop()
+        self._void, self._pending, self._of_step = None, 0, 0
         self._may_be_another = True
         self.session.step(discard=True, stream=self._stream())
         self._tick()
 
-    def shard(self, loader, *, parts=None, samples=None):
+    def shard(self, loader, *, parts=None, samples=None, divided=True):
         """The same data as an endless stream in this worker's own order; an epoch ends when the job has trained it.
 
         Its len is how many batches of an epoch are this worker's if all are equally fast: steps of the job's clock. A pass has
         one batch at least. parts: of this worker's part of the data alone. samples: of a batch, a number or a function of the
         batch; else it is the loader's batch_size. Of loaders with a sampler of their own only the end of an epoch changes. Of
-        data without a length a worker gets its every n-th batch, with parts=False all.
+        data without a length a worker gets its every n-th batch, with parts=False all. In a job with a batch, batches are as large as
+        this worker's share, and the order is one for all workers (worker/python/README.md); divided=False: they stay the loader's, and
+        a step takes as many as the share needs.
         """
         kind = PlainLoader if isinstance(self.session, AloneSession) else ShardedLoader
-        self._loader = kind(self, loader, parts, samples)
+        self._loader = kind(self, loader, parts, samples, divided)
         return self._loader
 
     def pause(self):
@@ -247,8 +292,13 @@ class Worker(JobTime):
     workers = property(lambda self: self.session.workers, doc="How many workers the job started with; progress.workers are there now")
     engine = property(lambda self: self.session.engine, doc="The name of the engine, as in prd.toml")
     interrupted = property(lambda self: self.session.interrupted, doc="Whether the step being computed is better cut short: then `discard`")
-    last = property(lambda self: self.session.last, doc="prd.StepResult of the newest step; before the first one, of zeros")
+    last = property(lambda self: self._void or self.session.last, doc="prd.StepResult of the newest step; before the first one, of zeros")
     progress = property(lambda self: self.session.progress, doc="prd.Progress: steps and samples of the job, its goal, and this worker's own")
+
+    @property
+    def share(self):
+        """prd.BatchShare: which samples of the job's batch to compute next. `session.share(ahead)` is that of a step to come."""
+        return self.session.share()
 
     @property
     def trained(self):
@@ -258,9 +308,15 @@ class Worker(JobTime):
     @property
     def job_trained(self):
         """(steps, samples) of all workers, for a checkpoint."""
-        return self.progress.steps, self.progress.samples
+        exact = None if self._loader is None else self._loader.position()
+        return self.progress.steps, self.progress.samples if exact is None else exact
 
     # ---- inside ----
+
+    def _order_of_data(self, job_trained):
+        """What all workers have of the lowest rank: the position in the data where the job began, and a seed."""
+        self.seed = torch.initial_seed()
+        return torch.tensor([job_trained[1], self.seed % (1 << 52)], dtype=torch.float64, device=self._device)
 
     @contextlib.contextmanager
     def _in_words(self):
@@ -314,7 +370,7 @@ class Worker(JobTime):
                 p.grad = view
 
     def _zero_gradients(self, optimizer):
-        self.session.proceed()  # until its end, an interrupted step has the gradients
+        self._proceed()
         its = None if len(self._optimizers) == 1 else {id(p) for group in optimizer.param_groups for p in group["params"]}
         with torch.no_grad():
             for zeroed in self._flat if its is None else [view for p, view in zip(self._parameters, self._views) if id(p) in its]:

@@ -1,6 +1,7 @@
 """Training without a daemon: a script with the lines of prd runs by itself, as one process always did."""
 import contextlib
 import errno
+import math
 import os
 import socket
 import sys
@@ -9,7 +10,7 @@ import time
 import torch
 
 from prd import errors
-from prd.session import GroupTransports, Progress, StepResult
+from prd.session import BatchShare, GroupTransports, Progress, StepResult
 from prd.torch.data import batch_samples
 
 # Any of these says that the process is meant to be a worker of a job.
@@ -44,7 +45,10 @@ class AloneSession:
     rank, workers, engine, needs_gradients, interrupted = 0, 1, "alone", False, False
     group_transports = GroupTransports(0, 0, 0)
 
-    def __init__(self):
+    def __init__(self, batch=None, max_share=None):
+        self._batch = int(os.environ.get("PRD_BATCH") or 0) if batch is None else batch
+        self._max_share = int(os.environ.get("PRD_MAX_SHARE") or 0) if max_share is None else max_share
+        self._made = 0  # samples of a step that is not whole
         self._apply = None
         self._tensors = []
         self._own, self._job = [0, 0], [0, 0]  # steps and samples; of the job: a checkpoint's, too
@@ -64,13 +68,17 @@ class AloneSession:
         if self._apply is None or self._ended:
             raise errors.FailedPrecondition("the session has ended" if self._ended else "attach comes first")
         computed = time.perf_counter() - self._since
-        if not discard:
+        self._made = 0 if discard else self._made + (samples or self.share().samples)
+        partial = not discard and self._made < self._batch
+        if not discard and not partial:
             self._apply()
             for trained in (self._own, self._job):
                 trained[0] += 1
-                trained[1] += samples
+                trained[1] += self._made
+            self._made = 0
         steps = self._own[0]
-        self._last = StepResult(steps, self._done, steps, 0, (0,), (1.0,), 1, False, not discard, 0, 1, 0, 0, computed, 0.0, 0.0, "trains alone")
+        self._last = StepResult(steps, self._done, steps, 0, (0,), (1.0,), 1, False, not discard and not partial, 0, 1, 0, 0, computed, 0.0, 0.0,
+                                "trains alone", partial)
         self._since = time.perf_counter()
         return self._last
 
@@ -140,6 +148,12 @@ class AloneSession:
         """The steps so far."""
         return self._own[0]
 
+    def share(self, ahead=0):
+        """All of the batch is this worker's."""
+        first = 0 if ahead else self._made
+        samples = max(0, self._batch - first)
+        return BatchShare(self._own[0] + 1 + ahead, first, min(samples, self._max_share or samples), self._batch)
+
     @property
     def clock(self):
         """How many steps the job has made."""
@@ -149,15 +163,20 @@ class AloneSession:
 class PlainLoader:
     """A DataLoader of a worker that trains alone: its batches, order and epochs are the loader's own."""
 
-    def __init__(self, worker, loader, parts=False, samples=None):
+    def __init__(self, worker, loader, parts=False, samples=None, divided=True):
         self._worker, self._loader, self._samples_of = worker, loader, samples
         self.samples = None if isinstance(loader.dataset, torch.utils.data.IterableDataset) else len(loader.dataset)
         if self.samples and loader.batch_size is not None:
             self.samples = min(len(loader.sampler), len(loader) * loader.batch_size)  # a sampler or drop_last may leave some out
 
     def __len__(self):
-        """Batches in an epoch."""
-        return len(self._loader)
+        """Steps in an epoch: its batches, if no batch of the job was given."""
+        batch = self._worker.session.share().batch
+        return max(1, math.ceil(self.samples / batch)) if batch and self.samples else len(self._loader)
+
+    def position(self):
+        """The progress says it."""
+        return None
 
     def begin(self, epoch):
         """The next pass is of this epoch: as any other."""

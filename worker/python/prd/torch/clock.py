@@ -93,7 +93,10 @@ class JobTime:
         self._shares = False  # a loop ends as the job does
         self._said, self._name = set(), f"rank {self.rank}"
 
-    def _tick(self):
+    def _tick(self, partial=False):
+        if partial:  # no step yet
+            self._before = self._now
+            return
         self._before, self._now = self._now, self._clock.read()[0]
         own, equal = self.session.progress.own_steps - self._first_own, (self._now - self._first[0]) / max(self.workers, 1)
         if own >= 20 and equal >= 10 and not 0.75 < own / equal < 1.25:
@@ -111,7 +114,12 @@ class JobTime:
         """How often the job has trained the data of the newest loader."""
         if self._loader is None or not self._loader.samples:
             raise errors.FailedPrecondition("epoch: shard(loader) comes first, of data that has a length")
-        return self._clock.read()[1] // self._loader.samples
+        return self._job_samples() // self._loader.samples
+
+    def _job_samples(self):
+        """Samples of the job so far; exact where its batch is divided."""
+        exact = None if self._loader is None else self._loader.position()
+        return self._clock.read()[1] if exact is None else exact
 
     @property
     def done(self):

@@ -6,6 +6,7 @@ import sys
 import torch
 
 from prd import errors
+from prd.torch.divided import Divided, DividedStream, JobOrder, OwnOrder, like
 
 
 class _Endless(torch.utils.data.Sampler):
@@ -44,31 +45,45 @@ class ShardedLoader:
     the next one does.
     """
 
-    def __init__(self, worker, loader, parts, samples):
+    def __init__(self, worker, loader, parts, samples, divided):
         if not (samples is None or callable(samples) or (isinstance(samples, int) and samples > 0)):
             raise errors.InvalidArgument(f"samples: found {samples!r}, allowed is a number of 1 or more, or a function of the batch")
         self._worker, self._loader, self._parts = worker, loader, parts
         self._samples_of, self._size = samples, 0  # of every batch, where that is known
         self.samples = None if isinstance(loader.dataset, torch.utils.data.IterableDataset) else len(loader.dataset)
         self._stream = None
+        self._divided, self._own_batches = None, not divided or loader.batch_size is None  # in a job with a batch
+        self._start, seed = (int(x) for x in worker._order.tolist())
         self._passes = worker._start[1] // self.samples if self.samples else 0
         plain = (torch.utils.data.RandomSampler, torch.utils.data.SequentialSampler)
-        if self.samples and loader.batch_size is not None and type(loader.sampler) in plain:
-            self._loader = self._own_order(loader, parts)
-            self._size = loader.batch_size
+        if self.samples and loader.batch_size is not None:
+            order = OwnOrder(loader.sampler)
+            if type(loader.sampler) in plain:
+                part = worker.rank % worker.workers if parts else None
+                sampler = _Endless(self.samples, worker.seed, worker.rank, part, worker.workers)
+                self._loader = like(loader, batch_size=loader.batch_size, sampler=sampler)
+                self._size = loader.batch_size
+                order = OwnOrder(sampler) if parts else JobOrder(self.samples, self._start, seed, OwnOrder(sampler))
+            self._divided = Divided(worker, loader, order)
+        self._say_of_batch(loader)
 
-    def _own_order(self, loader, parts):
-        worker = self._worker
-        part = worker.rank % worker.workers if parts else None
-        sampler = _Endless(self.samples, worker.seed, worker.rank, part, worker.workers)
-        options = {name: getattr(loader, name) for name in ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn",
-                                                            "multiprocessing_context", "generator")}
-        if loader.num_workers > 0:
-            options["prefetch_factor"] = loader.prefetch_factor
-        return torch.utils.data.DataLoader(loader.dataset, batch_size=loader.batch_size, sampler=sampler, **options)
+    def _say_of_batch(self, loader):
+        worker, share = self._worker, self._worker.share
+        if not share.samples or worker.rank > 0:
+            return
+        job = f"the job's batch of {share.batch} samples"
+        if not share.batch:
+            print(f"prd: engine {worker.engine} divides no batch: each worker has {share.samples} samples in a step of its own", file=sys.stderr)
+        elif self._own_batches:
+            print(f"prd: the loader's batches stay as they are: of {job}, a worker computes its share in as many as that needs", file=sys.stderr)
+        elif loader.batch_size * worker.workers != share.batch:
+            print(f"prd: {job} is divided as the workers' speeds are: batch_size={loader.batch_size} of the loader is not used", file=sys.stderr)
 
     def __len__(self):
         """Batches of this worker in an epoch, if all workers were equally fast: steps of the job's clock."""
+        share = self._worker.share
+        if share.samples and not self._own_batches:
+            return max(1, math.ceil(self.samples / (share.batch or share.samples * max(self._worker.workers, 1))))
         batches = self.samples / self._loader.batch_size if self._loader.batch_size else len(self._loader)
         return max(1, math.ceil(batches / max(self._worker.workers, 1)))
 
@@ -91,26 +106,53 @@ class ShardedLoader:
     def _of_stream(self):
         """This worker's batches of data without a length: all workers read the same stream, unless `parts` is False."""
         worker = self._worker
+        if worker.share.samples and not self._own_batches:
+            return self._of_divided_stream()
+        batches = ((batch, None) for batch in self._loader)
         if self._parts is False or worker.workers < 2:
-            return iter(self._loader)
+            return batches
         if self._parts is None and worker.rank == 0:
             self._parts = True
             print(f"prd: the data has no length: each of {worker.workers} workers trains one batch in {worker.workers} of it. Where the data set "
                   "gives each worker data of its own already: shard(loader, parts=False)", file=sys.stderr)
-        return itertools.islice(iter(self._loader), worker.rank % worker.workers, None, worker.workers)
+        return itertools.islice(batches, worker.rank % worker.workers, None, worker.workers)
+
+    def _of_divided_stream(self):
+        """Of the stream that all workers read, the samples of this worker's shares."""
+        stream = DividedStream(self._worker, self._loader, self._parts is False)
+        while (found := stream.next(self._worker.share)) is not None:
+            yield found
+
+    def position(self):
+        """Samples of the job before the next step, which all workers know alike where its batch is divided; else None."""
+        share = self._worker.share
+        divides = share.batch and self._divided is not None and not self._own_batches
+        return self._start + (share.step - 1) * share.batch if divides else None
+
+    def _trained(self):
+        """Samples of the job and of this worker's step at hand."""
+        exact = self.position()
+        return self._worker._clock.read()[1] + self._worker._pending if exact is None else exact
 
     def _endless(self):
+        """(batch, its samples if they are known)."""
         while True:
+            share = self._worker.share
+            if share.samples and self._divided is not None and not self._own_batches:
+                yield self._divided.next(share)
+                continue
             if self._stream is None:
                 self._stream = iter(self._loader)
             batch = next(self._stream, None)
             if batch is None:
                 self._stream = None
                 continue
-            yield batch
+            yield batch, None
 
-    def _in_batch(self, batch):
+    def _in_batch(self, batch, known):
         """How many samples the batch has."""
+        if known is not None:
+            return self._samples_of(batch) if callable(self._samples_of) else known
         if self._samples_of is not None:
             return self._samples_of(batch) if callable(self._samples_of) else self._samples_of
         if self._size:
@@ -121,15 +163,23 @@ class ShardedLoader:
     def _counted(self, batches, end):
         worker = self._worker
         made = 0
-        while made == 0 or (not worker.done and (end is None or worker._clock.read()[1] + worker._pending < end)):
-            if made == 0 and end is not None and (worker.done or worker._clock.read()[1] >= end):
+        while made == 0 or (not worker.done and (end is None or self._trained() < end)):
+            if made == 0 and end is not None and (worker.done or worker._job_samples() >= end):
                 worker._say_once("over", f"an epoch was over before this worker's pass began, which has one batch for it: {self._why()}. "
                                  "To leave such epochs out: for epoch in worker.epochs(...):")
-            batch = next(batches, None)
+            share = worker.share
+            batch, known = next(batches, (None, None))
             if batch is None:
                 return
             made += 1
-            worker._pending += self._in_batch(batch)
+            if known is None:
+                worker._pending += self._in_batch(batch, None)
+            else:
+                if worker._pending:
+                    worker._say_once("again", "a batch was taken, and no step made: the next one has the same samples, which the job's step "
+                                     "needs still. Where the script accumulates, or draws ahead: shard(loader, divided=False)")
+                worker._pending = self._in_batch(batch, known)
+                worker._of_step = share.step
             yield batch
 
     def _why(self):
