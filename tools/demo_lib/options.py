@@ -15,7 +15,8 @@ final accuracies can be compared and times differ; or after the same time (--sec
 at the first of three evaluations in a row (one every half second) that reach it.
 
 An engine may have options, the keys of its config table: --engines p-reduce:group_size=5,weights=constant,all-reduce
-(prd --list-keys names all keys.)
+(prd --list-keys names all keys.) batch=N is the job's: N samples of each step of all workers together, which prd
+divides by the workers' speeds. A step then lasts as long as its samples, --step-ms for --batch of them.
 
 Settings are experiments from the papers. An option on the command line replaces the setting's:
   --setting esync        ESync, section 5: six workers, two of them 100 times slower; batch 64, 100 s each
@@ -44,6 +45,7 @@ Examples:
   tools/demo --setting esync --shards labels --engines all-reduce,p-reduce
   tools/demo --quick --engines hop,hop:backups=1,hop:backups=1,max_jump=10,ssp:staleness=3
   tools/demo --quick --inject random:6:0.125 --engines all-reduce,hop:backups=1,ssp:staleness=3
+  tools/demo --quick --engines all-reduce,all-reduce:batch=2048
   tools/demo --quick --engines p-reduce,p-reduce:overlap=true,prague:workers_per_host=4,ad-psgd
 """
 

@@ -104,6 +104,11 @@ def within(log, window):
     return [step for step in log.steps if window[0] <= step["end_ns"] <= window[1]]
 
 
+def is_whole(step):
+    """Neither cut short, nor the beginning of a step that takes several passes."""
+    return not step["discarded"] and not step.get("partial", False)
+
+
 def updates_per_s(logs, window, plan):
     """Updates of the model per second in the window: groups, or rounds, or what each worker exchanged after a step.
 
@@ -158,7 +163,7 @@ def mean_members(logs, window):
 
 def steps_per_s(logs, window):
     """Local steps of all workers per second in the window, without those that were cut short."""
-    whole = sum(not step["discarded"] for log in logs for step in within(log, window))
+    whole = sum(is_whole(step) for log in logs for step in within(log, window))
     return whole / (window[1] - window[0]) * 1e9 if window[1] > window[0] else None
 
 
@@ -189,7 +194,7 @@ def steps_per_round(log, window):
     """Local steps that the worker makes per round or group whose result it applies; None without one."""
     steps = within(log, window)
     rounds = sum(step["rounds"] for step in steps)
-    return sum(not step["discarded"] for step in steps) / rounds if rounds else None
+    return sum(is_whole(step) for step in steps) / rounds if rounds else None
 
 
 def late_share(log, window):
@@ -265,8 +270,9 @@ def classes(step_s):
 
 
 def yardsticks(run, step_s, group_size, delayed):
-    """What the updates per second are to be compared with. With injected delays there is nothing yet."""
-    if delayed:
+    """What the updates per second are to be compared with. With injected delays, and with a batch of all workers,
+    there is nothing yet."""
+    if delayed or run.engine.job_options:
         return {"reference_updates_per_s": None, "bound_updates_per_s": None}
     # Where each step draws a group of its own, members take part in more than one per step.
     each_draws = run.engine.name == "ad-psgd" or run.engine.options.get("generator") == "random"

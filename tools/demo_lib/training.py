@@ -31,7 +31,7 @@ state_dir = "{dir}/state"
 name = "{job}"
 engine = "{engine}"
 workers = {workers}
-{goal}
+{goal}{job_keys}
 {tables}
 """
 
@@ -103,6 +103,7 @@ class Run:
             CONFIG.format(
                 dir=self.settings.dir, job=JOB, engine=self.engine.name, workers=options.workers,
                 goal="" if options.seconds else f"goal_samples = {command_line.examples(options)}\n",
+                job_keys="".join(line + "\n" for line in self.engine.job_lines()),
                 keys=KEYS.format(dir=self.dir) if options.keys else "",
                 tables=engines.tables(self.engine, options.engines, options.group_size),
             )

@@ -8,6 +8,7 @@ import re
 KEY = re.compile(r"[a-z][a-z_]*")
 TEXT = re.compile(r"[A-Za-z0-9_.-]+")
 NUMBERS = {"whole": int, "real": float}
+JOB_KEYS = [{"key": "batch", "type": "whole", "least": 1, "most": 2**31}]  # of [[job]], beside the engine's own
 
 
 def catalogue(text):
@@ -59,12 +60,17 @@ class Engine:
         self.plan = known[self.name]["plan"]
         self.keys = {key["key"]: key for key in known[self.name]["keys"]}
         self.options = {}
+        self.job_options = {}
+        for_job = {key["key"]: key for key in JOB_KEYS}
         for setting in settings.split(",") if colon else []:
             key, _, value = setting.partition("=")
-            if not KEY.fullmatch(key) or not TEXT.fullmatch(value) or key in self.options:
+            if not KEY.fullmatch(key) or not TEXT.fullmatch(value) or key in self.options or key in self.job_options:
                 raise wrong("", text, "KEY=VALUE after the colon, each key once")
+            if key in for_job and key not in self.keys:
+                self.job_options[key] = toml(self.name, for_job[key], value)
+                continue
             if key not in self.keys:
-                raise wrong(f"{self.name}: ", key, ", ".join(self.keys))
+                raise wrong(f"{self.name}: ", key, ", ".join([*self.keys, *for_job]))
             toml(self.name, self.keys[key], value)
             self.options[key] = value
 
@@ -76,6 +82,10 @@ class Engine:
     def settings(self, group_size):
         """{key: value}. Where the engine has a group_size, and no other is asked for, it is this one."""
         return {**({"group_size": str(group_size)} if "group_size" in self.keys else {}), **self.options}
+
+    def job_lines(self):
+        """Lines of [[job]]."""
+        return [f"{key} = {value}" for key, value in self.job_options.items()]
 
     def table(self, group_size):
         """The lines of [job.ENGINE]."""
