@@ -103,9 +103,8 @@ class PRD_EXPORT Session {
   // How far the job is. Any thread.
   Progress progress() const;
 
-  // Which samples to compute next, in a job with a batch (SessionOptions::batch, or the config): a
-  // worker's share follows its speed, and the shares of a step sum to the batch. `ahead`: the share
-  // of a step that far after the next one, for loaders that draw early. Any thread.
+  // Which samples to compute next, in a job with a batch (SessionOptions::batch): the own share.
+  // `ahead`: of a step that far after the next one, for loaders that draw early. Any thread.
   BatchShare share(int ahead = 0) const;
 
   // How many steps a job of equal workers would have made: the steps of progress(), by workers();
