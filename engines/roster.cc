@@ -56,12 +56,13 @@ void Roster::Enter(Rank rank, const WorkerEnvelope& envelope, bool continues,
 }
 
 RunWorker Roster::Leave(Rank rank) {
-  by_incarnation_.erase((*this)[rank].incarnation);
-  SetResumes(rank, false);
+  RunWorker gone = std::exchange(rows_[RankIndex(rank)], RunWorker{});
+  by_incarnation_.erase(gone.incarnation);
+  if (gone.resumes) --resuming_;
   --live_;
-  --counts_[static_cast<std::size_t>((*this)[rank].state)];
+  --counts_[static_cast<std::size_t>(gone.state)];
   ++counts_[static_cast<std::size_t>(WorkerState::kAbsent)];
-  return std::exchange(rows_[RankIndex(rank)], RunWorker{});
+  return gone;
 }
 
 void Roster::SetState(Rank rank, WorkerState state) {
