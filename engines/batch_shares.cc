@@ -195,9 +195,9 @@ bool BatchShares::Take(Rank rank, const Ready& ready) {
 }
 
 bool BatchShares::Collect(Rank rank) {
-  if (!on() || !whole()) return false;
+  if (!on() || !whole() || plans_.empty()) return false;
   const Iteration step = run_.roster[rank].signal->iteration;
-  if (group_ == kNoGroup && !plans_.empty() && step != step_) GoTo(step);
+  if (group_ == kNoGroup && step != step_) GoTo(step);
   ready_.Hold(rank, ReadySlot::kForBatch);
   ++collected_;
   return true;

@@ -137,6 +137,11 @@ Status Controller::CheckSwitch(const Run& run, OperatorActed* act) const {
   const Result<JobSpec> spec = options_.spec_of(act->spec);
   if (!spec.ok()) return spec.status();
   act->next = next_run_;
+  if (spec->batch > 0 && spec->batch < run.live()) {
+    return Status(Code::kFailedPrecondition,
+                  "a batch of " + std::to_string(spec->batch) + " samples is too few for the " +
+                      std::to_string(run.live()) + " workers of job " + run.spec().name);
+  }
   if (!NeedsGradients(spec->make_engine(spec->engine)->plan())) return Status::Ok();
   for (Rank rank = 0; RankIndex(rank) < run.workers().size(); ++rank) {
     const RunWorker& worker = run.workers()[RankIndex(rank)];

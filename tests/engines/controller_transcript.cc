@@ -98,8 +98,9 @@ class ControllerPlay {
     spec.heartbeat_ms = 250;
     spec.death_grace_ms = death_grace_ms_;
     spec.text = text;
-    if (text == "all-reduce") spec.engine = AllReduceOptions{};
-    if (text.empty() || text == "all-reduce") return spec;
+    if (text == "all-reduce" || text == "batch-of-2") spec.engine = AllReduceOptions{};
+    if (text == "batch-of-2") spec.batch = 2;
+    if (text.empty() || text == "all-reduce" || text == "batch-of-2") return spec;
     return Status(Code::kInvalidArgument, "no such spec");
   }
 

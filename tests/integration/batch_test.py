@@ -68,7 +68,8 @@ class Training(unittest.TestCase):
         return [r for r in (json.loads(line) for line in c.prdctl("export").splitlines()) if r["type"] == "shares_set"]
 
     def test_a_step_is_that_of_one_process_whoever_computes_it(self):
-        # The last one is slower. One is killed and comes back, one comes late, one pauses: no step differs from a single process's.
+        # The last one is slower. One is killed and comes back, one comes late, one pauses, the daemon is killed: no step differs from a
+        # single process's.
         steps = 60
         with cluster.Cluster(BIN, job()) as c:
             workers = [self.worker(c, rank, "--steps", steps, "--sample-ms", 8 if rank == 3 else 2, "--pause-at", 25 if rank == 0 else -1)
@@ -76,6 +77,9 @@ class Training(unittest.TestCase):
             workers[1].wait_for(lambda line: line.get("step", 0) >= 10, "step 10")
             workers[1].kill()
             late = [self.worker(c, 4, "--steps", steps, "--sample-ms", 2), self.worker(c, 1, "--steps", steps, "--sample-ms", 2)]
+            workers[0].wait_for(lambda line: line.get("step", 0) >= 40, "step 40")
+            c.kill_daemon()
+            c.start_daemon()
             ends = [worker.end() for worker in [workers[0], *workers[2:], *late]]
             self.assert_trained_alone(ends, steps)
             # What the killed one computed last is not in its lines.

@@ -337,16 +337,15 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
   group->callback(
       [&] { chosen = [&f](auto& s, auto& c) { return ShowGroup(s, f.run, f.group, c); }; });
 
-  CLI::App* shares = add("shares",
-                         "Of a job with a batch: when its workers' shares of it changed, to what, "
-                         "and why. 3: 128 > 40 "
-                         "is rank 3's share before and after; 3: +20 is what it computes besides, "
-                         "in one step, because "
-                         "another worker does not",
-                         [&f](auto& s, auto& c) {
-                           if (f.follow) EndOnSignals();
-                           return ShowShares(s, f.run, f.last_groups, f.follow, c);
-                         });
+  CLI::App* shares =
+      add("shares",
+          "The workers' shares of a job's batch: each change of them, and why. "
+          "\"3: 128 > 40\" is the share of rank 3 before and after; \"3: +20\" is what "
+          "it computes besides, in one step, in place of a worker that was lost",
+          [&f](auto& s, auto& c) {
+            if (f.follow) EndOnSignals();
+            return ShowShares(s, f.run, f.last_groups, f.follow, c);
+          });
   shares->add_option("--last", f.last_groups, "How many changes at most; 0: all")
       ->capture_default_str();
   shares->add_flag("--follow,-f", f.follow,
