@@ -232,8 +232,10 @@ void SimWorker::BeginStep() {
     return;
   }
   passes_.clear();
-  uncounted_ = 0;
-  counted_ = false;
+  if (!core_.shares().partial()) {  // else it was whole before, and a pass of it was discarded
+    uncounted_ = 0;
+    counted_ = false;
+  }
   BeginPass();
 }
 
@@ -413,8 +415,8 @@ void SimWorker::AddPass(bool discard) {
 
 // The samples that the step has had since it was counted before.
 void SimWorker::Count() {
-  const std::int64_t samples = std::max<std::int64_t>(std::exchange(uncounted_, 0), 0);
-  if (samples == 0) return;
+  if (uncounted_ <= 0) return;
+  const std::int64_t samples = std::exchange(uncounted_, 0);
   const bool first = !std::exchange(counted_, true);
   own_.steps += first ? 1 : 0;
   own_.samples += samples;
