@@ -82,6 +82,10 @@ constexpr int kUnitsAtOnce = sizeof(Unit) <= 4       ? 16 / K
                              : K * sizeof(Unit) < 64 ? 64 / (K * static_cast<int>(sizeof(Unit)))
                                                      : 1;
 
+__device__ __forceinline__ std::uint32_t Past(const std::byte* data, std::uint32_t boundary) {
+  return static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(data) % boundary);
+}
+
 // `count` units, one behind the other. An output may be the first input: every thread reads a unit
 // before it writes it, and nobody else does either.
 template <typename T, typename Unit, int K, int kAtOnce>
@@ -128,10 +132,6 @@ __device__ __forceinline__ Operands<K> Further(const Operands<K>& at, std::uint3
   return further;
 }
 
-__device__ __forceinline__ std::uint32_t Past16(const std::byte* data) {
-  return static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(data) % 16);
-}
-
 // 16 bytes at a time where all operands are equally far from such a boundary; what is before the
 // first and behind the last of them, or all, by elements.
 template <typename T, int K>
@@ -139,11 +139,11 @@ __device__ __forceinline__ void CombineChunk(const Operands<K>& at, std::uint32_
                                              const Combine& combine) {
   using Raw = typename T::Raw;
   constexpr std::uint32_t kSize = sizeof(Raw);
-  const std::uint32_t past = Past16(at.to[0]);
-  bool congruent = !combine.second || Past16(at.to[1]) == past;
+  const std::uint32_t past = Past(at.to[0], 16);
+  bool congruent = !combine.second || Past(at.to[1], 16) == past;
 #pragma unroll
   for (int k = 0; k < K; ++k) {
-    if (k < combine.inputs) congruent = congruent && Past16(at.from[k]) == past;
+    if (k < combine.inputs) congruent = congruent && Past(at.from[k], 16) == past;
   }
   if (!congruent) return CombineUnits<T, Raw, K, kUnitsAtOnce<Raw, K>>(at, bytes / kSize, combine);
   const std::uint32_t head = min(bytes, (16 - past) % 16);
@@ -159,13 +159,31 @@ __device__ __forceinline__ void CombineChunk(const Operands<K>& at, std::uint32_
   if (tail != 0) CombineUnits<T, Raw, K, 1>(Further(at, through, combine), tail / kSize, combine);
 }
 
-// The part of a chunk in the range: its operands, and its bytes.
+// A boundary between two chunks of a tensor, at `at` of the row: moved down to where the first
+// output is at a line of the cache, so that no two blocks write into one.
+__device__ __forceinline__ std::uint64_t ToLine(std::uint64_t at, const std::byte* output,
+                                                std::uint64_t least) {
+  const std::uint64_t past = Past(output, 128);
+  return at - least < past ? least : at - past;
+}
+
+// The part of a chunk in the range: its operands, and its bytes. `lines`: boundaries are moved.
 template <int K>
 __device__ __forceinline__ std::uint32_t Find(const Chunk& chunk, const Combine& combine,
-                                              Operands<K>* at) {
-  const std::uint64_t begin = max(chunk.begin, combine.begin);
-  const std::uint64_t end = min(chunk.begin + chunk.bytes, combine.end);
-  std::byte* tensor = chunk.data + (begin - chunk.begin);
+                                              bool lines, Operands<K>* at) {
+  std::uint64_t begin = max(chunk.begin, combine.begin);
+  std::uint64_t end = min(chunk.begin + chunk.bytes, combine.end);
+  if (lines) {
+    const auto output = [&](std::uint64_t row) {
+      return combine.to[0] != nullptr ? combine.to[0] + (row - combine.begin)
+                                      : chunk.data + (row - chunk.begin);
+    };
+    const bool is_first = chunk.first || begin == combine.begin;
+    const bool is_last = chunk.last || end == combine.end;
+    if (!is_first) begin = ToLine(begin, output(begin), combine.begin);
+    if (!is_last) end = ToLine(end, output(end), combine.begin);
+  }
+  std::byte* tensor = chunk.data + static_cast<std::int64_t>(begin - chunk.begin);
   const std::uint64_t row = begin - combine.begin;
 #pragma unroll
   for (int k = 0; k < K; ++k) {
@@ -186,7 +204,7 @@ __global__ void __launch_bounds__(kThreads) CombineKernel(const __grid_constant_
   for (std::uint32_t c = blockIdx.x; c < combine.chunk_count; c += gridDim.x) {
     const Chunk chunk = combine.chunks[c];
     Operands<K> at;
-    const std::uint32_t bytes = Find<K>(chunk, combine, &at);
+    const std::uint32_t bytes = Find<K>(chunk, combine, true, &at);
     switch (chunk.dtype) {
       case kF32:
         CombineChunk<F32, K>(at, bytes, combine);
@@ -243,7 +261,7 @@ __global__ void __launch_bounds__(kThreads)
   for (std::uint32_t c = blockIdx.x; c < combine.chunk_count; c += gridDim.x) {
     const Chunk chunk = combine.chunks[c];
     Operands<kMaxInputs> at;
-    const std::uint32_t bytes = Find<kMaxInputs>(chunk, combine, &at);
+    const std::uint32_t bytes = Find<kMaxInputs>(chunk, combine, false, &at);
     switch (chunk.dtype) {
       case kF32:
         CombineBytes<F32>(at, bytes, combine);

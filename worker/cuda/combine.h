@@ -14,14 +14,15 @@ constexpr int kMaxInputs = 8;
 constexpr int kMaxOutputs = 2;
 // A block takes so much of a tensor at a time: as many as there are multiprocessors even of a small
 // row, and all of 16 KiB in flight in one of them.
-constexpr std::uint32_t kChunkBytes = 16 << 10;
+constexpr std::uint32_t kChunkBytes = 8 << 10;
 
 // A part of one tensor.
 struct Chunk {
   std::uint64_t begin;  // in the row
   std::byte* data;      // in the tensor
   std::uint32_t bytes;  // not 0, at most kChunkBytes
-  std::uint32_t dtype;  // of prd::DType
+  std::uint16_t dtype;  // of prd::DType
+  bool first, last;     // of its tensor
 };
 
 // factor * (sum of weight * from), over [begin, end) of the row; zeros without inputs. An operand

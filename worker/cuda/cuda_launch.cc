@@ -24,7 +24,8 @@ std::vector<Chunk> ChunksOf(const Layout& layout) {
     for (std::size_t at = piece.begin; at < piece.end; at += kChunkBytes) {
       const std::size_t bytes = std::min<std::size_t>(kChunkBytes, piece.end - at);
       chunks.push_back({at, piece.data + (at - piece.begin), static_cast<std::uint32_t>(bytes),
-                        static_cast<std::uint32_t>(piece.dtype)});
+                        static_cast<std::uint16_t>(piece.dtype), at == piece.begin,
+                        at + bytes == piece.end});
     }
   }
   return chunks;
