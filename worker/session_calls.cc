@@ -333,6 +333,7 @@ Task<Status> SessionCalls::SetGradients(std::vector<Tensor> gradients) {
 
 Task<Status> SessionCalls::Pause() {
   PRD_CO_RETURN_IF_ERROR(ReadyToTrain());
+  PRD_CO_RETURN_IF_ERROR(CheckNotCaptured(replica_.stream));
   const InOrder order(this, replica_.stream);
   PRD_CO_RETURN_IF_ERROR(CheckWritten());
   PRD_CO_RETURN_IF_ERROR(co_await Settle());
@@ -351,6 +352,7 @@ Task<Status> SessionCalls::Pause() {
 Task<Status> SessionCalls::Resume() {
   PRD_CO_RETURN_IF_ERROR(Ready());
   if (!paused_) co_return NotNow("the session is not paused");
+  PRD_CO_RETURN_IF_ERROR(CheckNotCaptured(replica_.stream));
   const InOrder order(this, replica_.stream);
   PRD_CO_RETURN_IF_ERROR(CheckWritten());
   const CallDone done =
@@ -377,6 +379,7 @@ Task<Status> SessionCalls::Average(std::vector<Tensor> into) {
   }
   const bool to_device = device_ != nullptr && CheckPlaces(device_, into, "into").ok();
   if (!to_device) PRD_CO_RETURN_IF_ERROR(CheckPlaces(nullptr, into, "into"));
+  PRD_CO_RETURN_IF_ERROR(CheckNotCaptured(replica_.stream));
   const InOrder order(this, replica_.stream);
   PRD_CO_RETURN_IF_ERROR(CheckWritten());
   PRD_CO_RETURN_IF_ERROR(co_await Settle());
@@ -407,6 +410,7 @@ Task<Status> SessionCalls::Mean(std::vector<double> values) {
   if (!welcome().job_calls) {
     co_return NotNow("Mean: the controller is of an older version, which does not know it");
   }
+  PRD_CO_RETURN_IF_ERROR(CheckNotCaptured(replica_.stream));
   const InOrder order(this, replica_.stream);
   PRD_CO_RETURN_IF_ERROR(CheckWritten());
   PRD_CO_RETURN_IF_ERROR(co_await Settle());
@@ -427,6 +431,7 @@ Task<Status> SessionCalls::Mean(std::vector<double> values) {
 
 Task<Status> SessionCalls::Finish(FinishOptions options) {
   PRD_CO_RETURN_IF_ERROR(options.wait ? ReadyToTrain() : Ready());
+  PRD_CO_RETURN_IF_ERROR(CheckNotCaptured(replica_.stream));
   const InOrder order(this, replica_.stream);
   PRD_CO_RETURN_IF_ERROR(CheckWritten());
   PRD_CO_RETURN_IF_ERROR(co_await Settle());

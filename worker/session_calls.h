@@ -172,6 +172,10 @@ class SessionCalls {
    private:
     SessionCalls* calls_;
   };
+  // No call may become a part of a CUDA graph.
+  Status CheckNotCaptured(void* stream) const {
+    return device_ == nullptr ? Status::Ok() : device_->CheckNotCaptured(stream);
+  }
   Status CheckWritten();
   void NoteParameters();
   void TakeFromCaller(bool step_begins);

@@ -24,7 +24,9 @@ Task<Status> SessionCalls::Step(StepInput input) {
   const Welcome welcome = this->welcome();
   const Plan& plan = welcome.plan;
   SayIfNotWeighed(welcome, input.samples);
-  const InOrder order(this, input.stream.value_or(replica_.stream), true);
+  void* const stream = input.stream.value_or(replica_.stream);
+  PRD_CO_RETURN_IF_ERROR(CheckNotCaptured(stream));
+  const InOrder order(this, stream, true);
   PRD_CO_RETURN_IF_ERROR(CheckWritten());
   const Status settled = co_await Settle();
   const bool gradients = !replica_.gradients.empty();

@@ -69,6 +69,10 @@ class StandInDevice {
   std::uint64_t operations() const;
   std::uint64_t mallocs() const;
 
+  // A CUDA graph is captured from every stream; or from none again.
+  void Capture(bool capture) { capturing_ = capture; }
+  bool capturing() const { return capturing_; }
+
   // ---- what StandInGpu is made of ----
 
   struct Stream;
@@ -121,6 +125,7 @@ class StandInDevice {
   bool RunUntil(const std::function<bool()>& done);
 
  private:
+  std::atomic<bool> capturing_ = false;
   explicit StandInDevice(Options options, std::unique_ptr<Arena> arena);
 
   Stream* Find(void* stream);

@@ -80,6 +80,7 @@ class StandInGpu : public Gpu {
   void DestroyEvent(Event event) override;
   Status Record(Event event, Stream stream) override;
   Status Wait(Stream stream, Event event) override;
+  Result<bool> Capturing(Stream) override { return device_->capturing(); }
   Result<bool> Done(Event event) override;
   Status Synchronize(Event event) override;
   Status Notify(Stream stream, int eventfd) override;

@@ -600,5 +600,29 @@ TEST(SessionDeviceFaultTest, ADeviceThatFailsLeavesTheJobWhichGoesOn) {
   for (std::thread& thread : threads) thread.join();
 }
 
+// A call while a CUDA graph is captured from the stream is refused, and the next one is as any
+// other.
+TEST(SessionDeviceFaultTest, NoCallBecomesAPartOfACudaGraph) {
+  ASSERT_NE(Module(), nullptr) << dlerror();
+  constexpr int kDevice = 6;
+  FakeDaemon daemon(SpecFor(AllReduceOptions{}, 1));
+  DeviceModel model(kDevice);
+  Result<Session> session = Open(daemon, 0);
+  ASSERT_TRUE(session.ok());
+  ASSERT_TRUE(session->Attach(model.replica()).ok());
+  for (int step = 0; step < 3; ++step) {
+    model.Give(1);
+    Standin(kDevice)->Capture(true);
+    EXPECT_EQ(session->Step({.samples = 1, .stream = model.stream()}).status().code(),
+              Code::kFailedPrecondition);
+    EXPECT_EQ(session->Pause().code(), Code::kFailedPrecondition);
+    EXPECT_EQ(session->Finish().code(), Code::kFailedPrecondition);
+    Standin(kDevice)->Capture(false);
+    ASSERT_TRUE(session->Step({.samples = 1, .stream = model.stream()}).ok());
+  }
+  ASSERT_TRUE(session->Finish().ok());
+  EXPECT_FLOAT_EQ(model.Parameters().front(), 3.f);
+}
+
 }  // namespace
 }  // namespace prd

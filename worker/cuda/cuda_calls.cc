@@ -36,6 +36,9 @@ std::string VersionText(int version) {
 // A thread that has chosen no device has device 0: to make that the current one would create a
 // context there, which takes hundreds of megabytes of a device that the program may not want.
 OnDevice::OnDevice(int device) {
+  if (cudaThreadExchangeStreamCaptureMode(&mode_) != cudaSuccess) {
+    mode_ = cudaStreamCaptureModeGlobal;  // as every thread begins
+  }
   int current = -1;
   if (cudaGetDevice(&current) != cudaSuccess || current == device) return;
   if (cudaSetDevice(device) == cudaSuccess && InUse(current)) before_ = current;
@@ -43,6 +46,7 @@ OnDevice::OnDevice(int device) {
 
 OnDevice::~OnDevice() {
   if (before_ >= 0) cudaSetDevice(before_);
+  cudaThreadExchangeStreamCaptureMode(&mode_);
 }
 
 }  // namespace prd::cuda

@@ -17,7 +17,8 @@ Status ToStatus(cudaError_t error, const std::string& asked);
 std::string VersionText(int version);
 
 // Makes a device the thread's current one, and the one before it again at the end: calls come from
-// the training program's thread, too.
+// the training program's thread, too. In between the thread may call what allocates or asks while
+// another thread captures a CUDA graph; otherwise such a call would fail, and break that capture.
 class OnDevice {
  public:
   explicit OnDevice(int device);
@@ -26,7 +27,8 @@ class OnDevice {
   OnDevice& operator=(const OnDevice&) = delete;
 
  private:
-  int before_ = -1;  // -1: it is not to be restored
+  int before_ = -1;                                            // -1: it is not to be restored
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  // the thread's before
 };
 
 }  // namespace prd::cuda

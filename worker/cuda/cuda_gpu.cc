@@ -185,6 +185,15 @@ Status CudaGpu::Wait(Stream stream, Event event) {
   return ToStatus(cudaStreamWaitEvent(ToCuda(stream), ToCuda(event), 0), "cudaStreamWaitEvent");
 }
 
+Result<bool> CudaGpu::Capturing(Stream stream) {
+  if (stream == nullptr) return false;  // none can be captured from the legacy default stream
+  const OnDevice on(device_);
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  PRD_RETURN_IF_ERROR(
+      ToStatus(cudaStreamIsCapturing(ToCuda(stream), &status), "cudaStreamIsCapturing"));
+  return status != cudaStreamCaptureStatusNone;
+}
+
 Result<bool> CudaGpu::Done(Event event) {
   const OnDevice on(device_);
   const cudaError_t error = cudaEventQuery(ToCuda(event));

@@ -39,6 +39,7 @@ class CudaGpu : public Gpu {
   void DestroyEvent(Event event) override;
   Status Record(Event event, Stream stream) override;
   Status Wait(Stream stream, Event event) override;
+  Result<bool> Capturing(Stream stream) override;
   Result<bool> Done(Event event) override;
   Status Synchronize(Event event) override;
   Status Notify(Stream stream, int eventfd) override;

@@ -545,6 +545,14 @@ void DeviceMemory::GiveToCaller() {
 
 Status DeviceMemory::failure() const { return core_->failure(); }
 
+Status DeviceMemory::CheckNotCaptured(Gpu::Stream stream) const {
+  const Result<bool> capturing = core_->gpu->Capturing(stream);
+  if (!capturing.ok() || !*capturing) return Status::Ok();  // an error will be met again
+  return Status(Code::kFailedPrecondition,
+                "a CUDA graph is being captured from the stream, and no call of a session can be "
+                "part of one");
+}
+
 void DeviceMemory::SetCallerStream(Gpu::Stream stream) {
   const std::lock_guard lock(core_->mutex);
   core_->caller = stream;

@@ -57,6 +57,8 @@ class DeviceMemory : public Memory {
   void GiveToCaller() override;
   Status failure() const override;
 
+  // kFailedPrecondition while a CUDA graph is captured from this stream: nothing has been done.
+  Status CheckNotCaptured(Gpu::Stream stream) const;
   // The caller's stream from now on; null is the default stream.
   void SetCallerStream(Gpu::Stream stream);
   // Blocks, in the kernel, until the caller's stream has got to where it is now.

@@ -79,6 +79,8 @@ class Gpu {
   virtual void DestroyEvent(Event event) = 0;
   virtual Status Record(Event event, Stream stream) = 0;
   virtual Status Wait(Stream stream, Event event) = 0;
+  // Whether a CUDA graph is captured from this stream: then nothing may be asked of it here.
+  virtual Result<bool> Capturing(Stream stream) = 0;
   // Whether all that was there when it was recorded is done; of one never recorded, true.
   virtual Result<bool> Done(Event event) = 0;
   virtual Status Synchronize(Event event) = 0;
@@ -164,7 +166,7 @@ class Gpu {
 // ---- the module ----
 
 // The version of this class and what it uses: a module of another one is refused.
-inline constexpr int kGpuInterface = 2;
+inline constexpr int kGpuInterface = 3;
 
 // What a module exports, as `prd_gpu_open`: a Gpu for device `device`, or null, and why in `error`
 // (of `error_bytes`, zero-terminated). `interface` is kGpuInterface of the caller, `version` its

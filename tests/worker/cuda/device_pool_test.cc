@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "tests/worker/cuda/fake_cuda.h"
+#include "worker/cuda/cuda_calls.h"
 
 namespace prd::cuda {
 namespace {
@@ -32,6 +33,25 @@ TEST_P(DevicePoolTest, GivesMemoryAndTakesItBack) {
   }
   ASSERT_EQ(cudaMemGetInfo(&after, &total), cudaSuccess);
   EXPECT_EQ(after, before);
+}
+
+// Otherwise what it calls while another thread captures a CUDA graph would break that capture.
+TEST(OnDeviceTest, TheThreadMayCallWhileAnotherOneCaptures) {
+  const auto now = [] {
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    EXPECT_EQ(cudaThreadExchangeStreamCaptureMode(&mode), cudaSuccess);
+    cudaStreamCaptureMode found = mode;
+    EXPECT_EQ(cudaThreadExchangeStreamCaptureMode(&mode), cudaSuccess);
+    return found;
+  };
+  EXPECT_EQ(now(), cudaStreamCaptureModeGlobal);
+  {
+    const OnDevice on(0);
+    EXPECT_EQ(now(), cudaStreamCaptureModeRelaxed);
+    const OnDevice again(0);
+    EXPECT_EQ(now(), cudaStreamCaptureModeRelaxed);
+  }
+  EXPECT_EQ(now(), cudaStreamCaptureModeGlobal);
 }
 
 INSTANTIATE_TEST_SUITE_P(WithPoolsAndWithout, DevicePoolTest, ::testing::Bool());

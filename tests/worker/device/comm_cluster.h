@@ -111,6 +111,7 @@ class FakeGpu : public Gpu {
   void DestroyEvent(Event) override {}
   Status Record(Event, Stream) override { return None(); }
   Status Wait(Stream, Event) override { return None(); }
+  Result<bool> Capturing(Stream) override { return false; }
   Result<bool> Done(Event) override { return None(); }
   Status Synchronize(Event) override { return None(); }
   Status Notify(Stream, int) override { return None(); }
