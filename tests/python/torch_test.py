@@ -516,6 +516,34 @@ class Torch(unittest.TestCase):
             misuse(c, "weight: is a Divided, which has no memory of its own", None, make=divided)
             misuse(c, "LBFGS cannot train under engine all-reduce", None, optimize=lambda m: torch.optim.LBFGS(m.parameters()))
 
+    def test_gradients_of_a_replayed_cuda_graph_are_not_added_up(self):
+        class ACudaDevice:  # to the worker alone; a replay writes memory that PyTorch does not see written
+            type, index = "cuda", 0
+
+        capturing = mock.patch("torch.cuda.is_current_stream_capturing", lambda: on[0])
+        on = [False]
+        with capturing, mock.patch.object(prd.torch.Worker, "_stream", lambda self: None), place.Cluster(place.job("all-reduce", 1)) as c:
+            model = make_model()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            worker = attach(c, 0, model, optimizer)
+            worker._device = ACudaDevice
+            x, y = (batches[0] for batches in draw(0, 1))
+            for _ in range(3):
+                train(model, optimizer, [x], [y])
+            with self.assertRaisesRegex(prd.FailedPrecondition, "must hold optimizer.zero_grad"):
+                optimizer.step()
+            before = [p.detach().clone() for p in model.parameters()]
+            on[0] = True
+            with self.assertRaisesRegex(prd.FailedPrecondition, "while a CUDA graph is captured"):
+                optimizer.step()
+            optimizer.zero_grad()  # into the graph
+            on[0] = False
+            self.assertTrue(all(torch.equal(p, was) for p, was in zip(model.parameters(), before)))
+            for _ in range(3):
+                optimizer.step()
+            self.assertEqual(worker.trained[0], 6)
+            worker.finish()
+
     def test_a_gradient_that_is_not_finite_is_named(self):
         for engine in ("all-reduce", "p-reduce"):
             with self.subTest(engine=engine), place.Cluster(place.job(engine, 1, 'on_nonfinite = "stop"')) as c:

@@ -91,6 +91,8 @@ class Worker(JobTime):
         self._of_step = 0  # of which the batch is that the loader has given; 0: of any
         self._void = None  # what stands for the newest step's result
         self._flat, self._views = [], []
+        self._written = None  # how often PyTorch had written the gradients' buffers when the newest step ended
+        self._graph_zeroes = False  # whether a CUDA graph zeroes them
         optimizers = list(optimizer) if isinstance(optimizer, (list, tuple)) else [] if optimizer is None else [optimizer]
         self._optimizers = optimizers
         self._of = Parameters(model, optimizers, frozen, _DTYPES)
@@ -143,6 +145,9 @@ class Worker(JobTime):
         """A step of the job, of a program without an optimizer: `apply()` updates the parameters by their gradients."""
         if self._ended:
             raise errors.FailedPrecondition("the worker has finished, or left the job")
+        if self._is_capturing():
+            raise errors.FailedPrecondition("a step of the job was called while a CUDA graph is captured: a graph cannot hold what it exchanges with "
+                                            "other workers. Capture the forward and the backward pass, and call optimizer.step() after each replay")
         self._proceed()
         self._void = None
         if self._of_step and self.session.share().step != self._of_step:
@@ -169,6 +174,7 @@ class Worker(JobTime):
         self._may_be_another = self._unseen = False
         self._passes.end(result.partial)
         self._look(result.adopted)
+        self._written = [flat._version for flat in self._flat]
         self._tick(result.partial)
         for optimizer in self._optimizers:
             mark_stepped(optimizer)
@@ -341,6 +347,7 @@ class Worker(JobTime):
         for kind in (type(one).__name__ for one in self._optimizers if type(one) in (torch.optim.LBFGS, torch.optim.SparseAdam)):
             self.session.leave(f"{kind} cannot train under engine {self.engine}")
             raise errors.InvalidArgument(f"{kind} cannot train under engine {self.engine}, which reduces dense gradients once a step")
+        self._written = None
         self._flat, self._views = [], [None] * len(self._parameters)
         for dtype in dict.fromkeys(p.dtype for p in self._parameters):
             these = [i for i, p in enumerate(self._parameters) if p.dtype == dtype]
@@ -354,7 +361,20 @@ class Worker(JobTime):
         self._frozen = Frozen(self._parameters, self._views)
         self.session.set_gradients([_taken(view, f"gradient of {name}") for name, view in zip(self._names, self._views)])
 
+    def _is_capturing(self):
+        return self._device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+    def _check_replay(self):
+        """A backward pass that a CUDA graph replays adds to the gradients without PyTorch's knowledge, unless the graph zeroes them."""
+        if self._device.type != "cuda" or self._graph_zeroes or self._written != [flat._version for flat in self._flat]:
+            return
+        if all(p.grad is view for p, view in zip(self._parameters, self._views) if p.requires_grad):
+            raise errors.FailedPrecondition(
+                f"no gradient was computed since the step before, but for a CUDA graph that may have been replayed. Under engine {self.engine} a graph of "
+                "the backward pass must hold optimizer.zero_grad(), before the backward pass; else its gradients add up")
+
     def _bring_gradients(self):
+        self._check_replay()
         with torch.no_grad():
             self._frozen.begin()
             for p, view in zip(self._parameters, self._views):
@@ -371,6 +391,7 @@ class Worker(JobTime):
 
     def _zero_gradients(self, optimizer):
         self._proceed()
+        self._graph_zeroes = self._graph_zeroes or self._is_capturing()
         its = None if len(self._optimizers) == 1 else {id(p) for group in optimizer.param_groups for p in group["params"]}
         with torch.no_grad():
             for zeroed in self._flat if its is None else [view for p, view in zip(self._parameters, self._views) if id(p) in its]:
