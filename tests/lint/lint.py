@@ -56,6 +56,7 @@ CHOOSE_ENGINES = [
     "tools/demo_lib/options.py",
     "tools/demo_lib/summary.py",
     "tools/gpu_check_lib/run.sh",
+    "tools/gpu_check_lib/torch_check.py",
     "tools/gpu_check_lib/training.sh",
     "tools/measure_lib/main.py",
     "tools/package_lib/booted/inside.py",

@@ -58,6 +58,7 @@ collect() {
     path="$(dirname "$(readlink -f "$loader")")/$path"
     [ ! -f "$path" ] || copy "$dir/glibc" "$path"
   done
+  if [ -n "$wheel" ]; then /usr/bin/python3 -m zipfile -e "$wheel" "$dir/python" && chmod +x "$dir"/python/prd/.bin/*; fi
   cp "$data"/{train,t10k}-{images-idx3,labels-idx1}-ubyte.gz "$dir/data/"
   cp -r "$here/gpu-check" "$lib" "$dir/"
   printf '{"glibc":"%s","commit":"%s","built":"%s"}\n' "$(glibc_of "$dir"/bin/* "$dir"/lib/*)" \
@@ -65,19 +66,21 @@ collect() {
 }
 
 pack() {
-  local out=gpu-check.tar.gz limit=64 bytes
+  local out=gpu-check.tar.gz limit=64 bytes wheel=""
   while [ $# -gt 0 ]; do
     case "$1" in
       --out) [ $# -gt 1 ] || refuse "--out needs a file"; out="$2"; shift 2 ;;
       --limit-mib) [[ ${2:-} =~ ^[0-9]+$ ]] || refuse "--limit-mib: found '${2:-}', needed is a number"; limit="$2"; shift 2 ;;
+      --wheel) [ -f "${2:-}" ] || refuse "--wheel: found '${2:-}', needed is a file that tools/package --wheel makes"; wheel="$2"; shift 2 ;;
       -h | --help) help; exit 0 ;;
-      *) refuse "found '$1', allowed are --out and --limit-mib" ;;
+      *) refuse "found '$1', allowed are --out, --limit-mib and --wheel" ;;
     esac
   done
   case "$out" in
     *.tar.gz) compress=(gzip -9) ;;
+    *.tar.xz) compress=(xz -9 -c) ;; # its dictionary holds what the wheel has again
     *.tar.zst) compress=(zstd -q -19 -T0 -c) ;;
-    *) refuse "--out: found '$out', allowed are FILE.tar.gz and FILE.tar.zst" ;;
+    *) refuse "--out: found '$out', allowed are FILE.tar.gz, FILE.tar.xz and FILE.tar.zst" ;;
   esac
   bin="${PRD_BIN:-$here/../build/release/bin}"
   data="${PRD_DATA:-/usr/share/datasets/fashion-mnist}"

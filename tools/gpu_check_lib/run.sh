@@ -1,6 +1,6 @@
 # gpu-check run: the steps, each with a time limit, and the goals. Sourced by gpu-check.
 
-total_s=470 # of all steps; each has a limit that only what hangs comes to: a first start of CUDA may take half a minute
+total_s=560 # of all steps; each has a limit that only what hangs comes to: a first start of CUDA may take half a minute
 
 # Sets bin, data, module, libraries and loader: where the programs are and how they are started.
 find_programs() {
@@ -112,6 +112,27 @@ gpu_test() {
   }
 }
 
+# Where the Python package is, and an interpreter whose PyTorch sees a GPU; nothing where one of them is not.
+find_torch() {
+  package="" python=""
+  local candidate
+  for candidate in "$here/python" "$here/../worker/python"; do
+    if [ -d "$candidate/prd" ]; then package="$candidate"; break; fi
+  done
+  [ -n "$package" ] || return 0
+  for candidate in python3 /opt/*/.venv/bin/python3 /opt/*/bin/python3; do
+    command -v "$candidate" >/dev/null || continue
+    if "$candidate" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then python="$candidate"; return 0; fi
+  done
+}
+
+# As a user has it: the package's own library and module, and PyTorch's NCCL.
+torch_check() {
+  unset PRD_NCCL_LIBRARY PRD_CUDA_MODULE CUDA_MODULE_LOADING
+  [ -d "$package/prd/.libs" ] || export PRD_LIBRARY="$bin/../worker/libprd.so.0" PRD_DAEMON="$bin/prd"
+  PYTHONPATH="$package" exec "$python" -B "$here/gpu_check_lib/torch_check.py" "$@"
+}
+
 parse() {
   out=gpu-check.jsonl
   device=cuda:0
@@ -137,9 +158,9 @@ parse() {
 write_functions() {
   {
     echo 'set -euo pipefail'
-    declare -p bin data work stand_in results libraries device
+    declare -p bin data work stand_in results libraries device here package python
     declare -p loader
-    declare -f start machine gpu_test field quote thousandths reaches
+    declare -f start machine gpu_test torch_check field quote thousandths reaches
     declare -f training training_config complain gone judge_training
   } >"$work/functions"
 }
@@ -168,6 +189,11 @@ run_steps() {
   step kill 90 start prdbench device --device "$device" --check kill --elements "$elements"
   step dtypes 90 start prdbench device --device "$device" --check dtypes --elements "$elements"
   step leak 120 start prdbench device --device "$device" --check leak --groups "$groups" --elements 1024
+  if [ -n "$python" ]; then
+    local quickly=()
+    [ "$quick" = false ] || quickly=(--quick)
+    step torch 240 torch_check --device "$device" "${quickly[@]}"
+  fi
 }
 
 # The largest size alone: what is small is the latency of processes, not NCCL's.
@@ -185,6 +211,7 @@ judge() {
   right_goal "correctness" "${gpu[@]}" groups dtypes
   right_goal "$groups groups without a leak" leak
   right_goal "kill -9 of a member" kill
+  [ -z "$python" ] || right_goal "PyTorch" torch
   local training
   training="$(lines '"training":"p-reduce"')"
   figure_goal "training accuracy" "$accuracy" "$(field "$training" test_accuracy)"
@@ -197,8 +224,10 @@ judge() {
 
 run() {
   parse "$@"
+  package="" python=""
   [ "$stand_in" = true ] || find_driver
   find_programs
+  [ "$stand_in" = true ] || find_torch
   work="$(mktemp -d)"
   # A step's process is a copy of this one until its program starts: a signal may come before that.
   main=$BASHPID

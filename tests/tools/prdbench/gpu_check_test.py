@@ -106,6 +106,20 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(training["groups"]["collective"] + training["groups"]["exchange"], 0)
         self.assertIsNone(training["nccl_share"])
 
+    # What runs on a GPU where PyTorch is, here on the processor; tests/python has the rest.
+    def test_pytorch(self):
+        if subprocess.run(["/usr/bin/python3", "-c", "import torch"], capture_output=True).returncode != 0:
+            self.skipTest("there is no python3-torch here")
+        done = subprocess.run(
+            ["/usr/bin/python3", "-B", SOURCE / "tools/gpu_check_lib/torch_check.py", "--device", "cpu", "--quick", "exact", "kill"],
+            capture_output=True, text=True, timeout=TIMEOUT_S, env={
+                **os.environ, "PYTHONPATH": str(SOURCE / "worker/python"), "PRD_LIBRARY": str(BIN.parent / "worker/libprd.so.0"),
+                "PRD_DAEMON": str(BIN / "prd"), "OPENBLAS_NUM_THREADS": "1"})
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        self.assertEqual(sorted(line["torch"] for line in lines), ["done", "engine", "engine", "exact"])
+        self.assertTrue(all(line["ok"] for line in lines[:-1]), lines)
+
     def test_what_was_found_is_kept_when_it_is_stopped(self):
         out = self.dir / "results.jsonl"
         with subprocess.Popen([SOURCE / "tools" / "gpu-check", "run", "--stand-in", "--out", out],
