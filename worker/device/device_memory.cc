@@ -22,6 +22,7 @@ constexpr std::size_t kTables = 8;
 // Rows that are kept for the next one of their size. To free one may wait for all that the device
 // does, a collective of a peer that is gone included.
 constexpr std::size_t kSpares = 4;
+constexpr std::size_t kLargestSpare = 16 << 20;  // a larger one is not kept
 constexpr Weight kOne = {1, 1};
 
 bool Same(const std::vector<Layout::Piece>& a, const std::vector<Layout::Piece>& b) {
@@ -296,10 +297,16 @@ void DeviceMemory::Core::TakeUnused(std::vector<Owners>* owners, std::vector<Spa
     }
   }
   while (!outgoing_.empty() && Done(outgoing_.front().mark)) outgoing_.pop_front();
-  while (spares_.size() > kSpares && spares_.front().mark != nullptr &&
-         Done(spares_.front().mark)) {
-    spares->push_back(std::move(spares_.front()));
-    spares_.pop_front();
+  const auto small = [](const Spare& spare) { return spare.bytes <= kLargestSpare; };
+  std::size_t too_many =
+      static_cast<std::size_t>(std::count_if(spares_.begin(), spares_.end(), small));
+  too_many -= std::min(too_many, kSpares);
+  for (auto spare = spares_.begin(); spare != spares_.end();) {
+    const bool goes =
+        (!small(*spare) || too_many != 0) && spare->mark != nullptr && Done(spare->mark);
+    if (goes && small(*spare)) --too_many;
+    if (goes) spares->push_back(std::move(*spare));
+    spare = goes ? spares_.erase(spare) : std::next(spare);
   }
 }
 

@@ -143,7 +143,8 @@ Status DevicePlane::SizeRows() {
 
 // The memory does not know what NCCL's stream still does with the row that there was.
 Status DevicePlane::Grow(Row* row, std::size_t bytes) {
-  if (row->size() >= bytes) return Status::Ok();
+  const bool much_too_large = row == &staging_ && row->size() > bytes + bytes / 4;
+  if (row->size() >= bytes && !much_too_large) return Status::Ok();
   if (!row->empty()) {
     const Result<Gpu::Event> event = gpu_->CreateEvent();
     if (!event.ok()) return Noted(event.status());

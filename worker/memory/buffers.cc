@@ -1,6 +1,7 @@
 #include "worker/memory/buffers.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace prd {
 namespace {
@@ -38,10 +39,16 @@ std::shared_ptr<Buffer> Buffers::Get(std::size_t bytes) {
           }};
 }
 
-void Buffers::Trim() {
-  std::vector<Buffer> list;
+std::size_t Buffers::TrimOthers(std::size_t bytes) {
+  std::vector<Buffer> others;
   const std::lock_guard lock(unused_->mutex);
-  list.swap(unused_->list);
+  std::vector<Buffer>& list = unused_->list;
+  const auto kept = std::partition(list.begin(), list.end(), [bytes](const Buffer& buffer) {
+    return bytes != 0 && Fits(buffer.memory_.size(), bytes);
+  });
+  others.assign(std::make_move_iterator(kept), std::make_move_iterator(list.end()));
+  list.erase(kept, list.end());
+  return list.size();
 }
 
 }  // namespace prd

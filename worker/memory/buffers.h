@@ -56,8 +56,10 @@ class Buffers {
   // thread, also after this object is gone.
   std::shared_ptr<Buffer> Get(std::size_t bytes);
 
-  // Gives unused buffers back to the system.
-  void Trim();
+  // Gives unused buffers back to the system. TrimOthers keeps those that Get(bytes) may give, and
+  // returns how many there are.
+  void Trim() { TrimOthers(0); }
+  std::size_t TrimOthers(std::size_t bytes);
   // No buffer made so far is used again.
   void Forget() { unused_ = std::make_shared<Unused>(); }
 

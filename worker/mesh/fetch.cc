@@ -220,6 +220,7 @@ std::shared_ptr<const ReplicaServer::Snapshot> ReplicaServer::TakeReplica(bool a
                     .bytes = {bytes(parameters), bytes(initial), bytes(inbox), bytes(kept)},
                     .inbox_rounds = filled ? store_->inbox_rounds : 0,
                     .inbox_iteration = store_->inbox_iteration};
+  buffers_.Forget();  // a copy ends with its last frame: there may be no other one for long
   return snapshot;
 }
 

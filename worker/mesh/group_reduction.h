@@ -61,6 +61,7 @@ class GroupReduction {
   void Cancel(Instant now);
 
   GroupId id() const { return group_.id; }
+  GroupKind kind() const { return group_.kind; }
   // It has begun on the plane.
   bool OnDevice() const { return started_; }
   // It has not failed yet.

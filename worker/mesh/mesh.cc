@@ -1,5 +1,6 @@
 #include "worker/mesh/mesh.h"
 
+#include <malloc.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -181,18 +182,21 @@ void Mesh::JoinRun(RunId run, const Plan& plan, DurationNs lease, MeshProtection
   const bool same = run == run_ && protection == protection_;
   protection_ = protection;
   if (!same) Forget(run);
-  Warm();
+  buffers_.Trim();
   run_ = run;
   plan_ = plan;
   last_group_ = kNoGroup;
   incomplete_.clear();
 }
 
-// Makes the memory of a reduction now rather than in the first one. A device may never need it.
+// What a start has needed goes, and the memory of training's reductions is made now rather than in
+// the first one. A device may never need it.
 void Mesh::Warm() {
-  buffers_.Trim();
-  if (store_->memory->device()) return;
-  const std::shared_ptr<Buffer> staging = buffers_.Get(store_->LongestRow());
+  const std::size_t bytes = store_->TrainingRow(plan_);
+  const bool there = buffers_.TrimOthers(bytes) != 0;
+  malloc_trim(0);  // of frames that have come
+  if (bytes == 0 || there || store_->memory->device()) return;
+  const std::shared_ptr<Buffer> staging = buffers_.Get(bytes);
   std::memset(staging->data(), 0, staging->size());
 }
 
@@ -663,7 +667,9 @@ void Mesh::FinishReduce(Instant now) {
       if (endpoint.ok()) given_up.push_back(*endpoint);
     }
   }
+  const bool starts = active_->kind() == GroupKind::kInitial;
   active_.reset();
+  if (starts) Warm();
   for (const std::string& endpoint : given_up) GiveUp(now, endpoint);
   Rest();
   events_->OnReduced(group, *status, sent, unreachable, digest);
@@ -679,7 +685,9 @@ void Mesh::FinishFetch(Instant now) {
     if (!lock.owns_lock() || store_->away) return;
     iteration = CommitFetch();
   }
+  const bool starts = fetching_->replica.result() == kNoGroup;
   fetching_.reset();
+  if (starts) Warm();
   Rest();
   events_->OnFetched(status, iteration);
 }

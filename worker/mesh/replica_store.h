@@ -115,6 +115,11 @@ struct ReplicaStore {
   // What a group reduces that begins a run: parameters, and what is kept with them.
   const Layout* BeginsWith() const { return kept.bytes() == 0 ? &parameters : &whole; }
 
+  // Bytes of the row that training's groups reduce; 0: it has none.
+  std::size_t TrainingRow(const Plan& plan) const {
+    if (!TrainsInGroups(plan)) return 0;
+    return NeedsGradients(plan) ? gradients.bytes() : parameters.bytes();
+  }
   // Bytes of the longest row that a group reduces.
   std::size_t LongestRow() const {
     return std::max({BeginsWith()->bytes(), parameters.bytes(), gradients.bytes()});
