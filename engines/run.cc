@@ -202,6 +202,7 @@ std::string Run::OnMessage(Rank rank, const WorkerBody& body) {
   if (const auto* done = std::get_if<Finished>(&body)) return OnFinished(rank, *done);
   if (const auto* adopted = std::get_if<Adopted>(&body)) return OnAdopted(rank, *adopted);
   if (const auto* told = std::get_if<Progressed>(&body)) {
+    clock_.NoteMemory(rank, told->memory);
     return CountReport(rank, told->own, told->nonfinite);
   }
   if (const auto* placed = std::get_if<Placed>(&body)) return OnPlaced(rank, *placed);

@@ -11,7 +11,7 @@
 namespace prd {
 namespace {
 
-constexpr std::uint32_t kStateVersion = 18;
+constexpr std::uint32_t kStateVersion = 19;
 
 }  // namespace
 

@@ -26,7 +26,11 @@ struct RankTally {
   std::uint64_t nonfinite = 0;  // steps that were not all finite
   Instant nonfinite_at;         // when such a step was told last
   Incarnation gone = 0;         // the newest that has left, or was lost
-  void Archive(StateArchive& ar) { ar(known, first, last, nonfinite, nonfinite_at, gone); }
+  HeldMemory memory;            // that the newest holds, as it last told
+  void Archive(StateArchive& ar) {
+    ar(known, first, last, nonfinite, nonfinite_at, gone);
+    ar(memory.host, memory.host_peak, memory.device, memory.device_peak);
+  }
 };
 
 class TrainingClock {
@@ -47,6 +51,11 @@ class TrainingClock {
   std::string CountReport(Instant now, Rank rank, const Trained& own, std::uint32_t nonfinite);
   void NoteGone(Rank rank, Incarnation incarnation) {
     tallies_[RankIndex(rank)].gone = incarnation;
+    tallies_[RankIndex(rank)].memory = {};
+  }
+  // What a worker says that it holds; it may have told it before.
+  void NoteMemory(Rank rank, const HeldMemory& memory) {
+    if (memory != HeldMemory{}) tallies_[RankIndex(rank)].memory = memory;
   }
 
   // The part of `told`, the job's total as a worker knows it, that was trained before this run. The

@@ -179,6 +179,10 @@ struct Progressed {
   nonfinite @2 :UInt32;
   losses @3 :UInt32;
   loss @4 :Float64;
+  hostBytes @5 :UInt64;    # that the library holds beside the program's tensors; as the next, 0: not told
+  hostPeak @6 :UInt64;     # the most so far
+  deviceBytes @7 :UInt64;
+  devicePeak @8 :UInt64;
 }
 
 struct Finished {

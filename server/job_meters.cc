@@ -207,6 +207,10 @@ void JobMeters::Look(Instant now, const Run& run, RunMeters* meters, Now* of) {
   of->started += static_cast<std::size_t>(run.start_workers());
   of->links_broken += run.broken_links().size();
   of->replicas_differ += run.divergence().ranks.size();
+  for (const RankTally& tally : run.tallies()) {
+    of->memory.host = std::max(of->memory.host, tally.memory.host);
+    of->memory.device = std::max(of->memory.device, tally.memory.device);
+  }
   of->batch = std::max(of->batch, run.shares().batch());
   for (Rank rank = 0; rank < kMostShares; ++rank) {
     const std::int64_t samples = run.shares().Show(rank).samples;
@@ -285,6 +289,10 @@ void JobMeters::Write(Instant now, std::int64_t wall_ns, const Jobs& jobs, Metri
     }
     counter("job_workers_started", of.started);
     counter("links_broken", of.links_broken);
+    page->Add("job_worker_memory_bytes", with("place", "host"),
+              static_cast<double>(of.memory.host));
+    page->Add("job_worker_memory_bytes", with("place", "device"),
+              static_cast<double>(of.memory.device));
     counter("replicas_differ", of.replicas_differ);
     if (of.batch > 0 && key.first != kOther) {
       page->Add("batch_samples", labels, static_cast<double>(of.batch));

@@ -98,6 +98,7 @@ class JobMeters {
     std::map<Rank, double> owed;  // of late
     std::int64_t batch = 0;       // 0: there is none
     std::map<Rank, std::int64_t> shares;
+    HeldMemory memory;  // the most of a worker
   };
 
   RunMeters& Begin(Instant now, RunId run, const RunStarted& started);

@@ -69,6 +69,10 @@ const std::map<std::string, Meaning>& Meanings() {
       {"job_updates_stale_total",
        {MetricType::Counter, "Updates of neighbours that came and were not used"}},
       {"job_workers", {MetricType::Gauge, "Workers that are there, by what they do"}},
+      {"job_worker_memory_bytes",
+       {MetricType::Gauge,
+        "Bytes that a worker's library holds beside its program's tensors; of a job's workers, the "
+        "most"}},
       {"job_workers_started", {MetricType::Gauge, "Workers that the run began with"}},
       {"job_workers_joined_total", {MetricType::Counter, "Times that a worker began to train"}},
       {"job_workers_lost_total", {MetricType::Counter, "Workers lost, or evicted"}},

@@ -315,6 +315,7 @@ void Background::TakeRequests(Instant now) {
     stop.swap(stop_reason_);
     core_.NoteLosses(std::exchange(losses_, {}));
   }
+  core_.NoteMemory(store_.memory->meter()->all());
   if (stop) core_.Stop(now, *std::move(stop), &actions_);
   if (!request) return;
   // The caller is in a call until the answer. It may be a short one.

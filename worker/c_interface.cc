@@ -506,6 +506,25 @@ int32_t prd_get_group_transports(const prd_session* session, prd_group_transport
   });
 }
 
+int32_t prd_get_memory(const prd_session* session, uint64_t index, prd_memory* memory) {
+  return prd::Guarded(&prd::thread_message, [&] {
+    if (!Here(session)) return prd::NotHere();
+    const std::vector<prd::MemoryHeld> uses = session->calls->memory();
+    if (index >= uses.size()) {
+      return prd::Status(prd::Code::kNotFound, "index: found " + std::to_string(index) +
+                                                   ", there are " + std::to_string(uses.size()));
+    }
+    const prd::MemoryHeld& from = uses[index];
+    prd_memory to = {};
+    to.use = prd::MemoryUseName(from.use);
+    to.host = from.host;
+    to.host_peak = from.host_peak;
+    to.device = from.device;
+    to.device_peak = from.device_peak;
+    return prd::Write(to, "prd_memory", memory);
+  });
+}
+
 int32_t prd_rank(const prd_session* session) { return Here(session) ? session->calls->rank() : -1; }
 int32_t prd_workers(const prd_session* session) {
   return Here(session) ? session->calls->workers() : 0;

@@ -16,8 +16,9 @@ namespace prd {
 class ReplicaMean {
  public:
   explicit ReplicaMean(ReplicaStore* store)
-      : store_(store),
-        buffers_([store](std::size_t bytes) { return store->memory->AllocateHost(bytes); }) {}
+      : store_(store), buffers_([store](std::size_t bytes) {
+          return store->memory->AllocateHost(MemoryUse::kMean, bytes);
+        }) {}
 
   // Begins anew, with this worker's own: what a peer that copies the replica now would get.
   // `own_parameters`: replicas are equal but for averaged state, of which alone the mean is made.

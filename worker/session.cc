@@ -117,6 +117,7 @@ int Session::workers() const { return impl_->calls()->workers(); }
 std::int64_t Session::iteration() const { return impl_->calls()->iteration(); }
 bool Session::needs_gradients() const { return impl_->calls()->needs_gradients(); }
 GroupTransports Session::group_transports() const { return impl_->calls()->group_transports(); }
+std::vector<MemoryHeld> Session::memory() const { return impl_->calls()->memory(); }
 GroupTransports Session::group_ways() const { return impl_->calls()->group_transports(); }
 std::string Session::engine() const { return impl_->calls()->engine(); }
 

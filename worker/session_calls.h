@@ -92,13 +92,16 @@ class SessionCalls {
   bool interrupted() const { return background_->interrupted(); }
   Progress progress() const;
   GroupTransports group_transports() const;
+  std::vector<MemoryHeld> memory() const { return meter_->Uses(); }
   Iteration iteration() const {
     return early_ ? early_->iteration : background_->store()->iteration.load();
   }
 
  private:
   SessionCalls(SessionOptions options, std::unique_ptr<Background> background)
-      : options_(std::move(options)), background_(std::move(background)) {}
+      : options_(std::move(options)),
+        background_(std::move(background)),
+        meter_(background_->store()->memory->meter()) {}
 
   // What a task awaits, to stop until the caller brings it.
   struct Answer {
@@ -183,6 +186,7 @@ class SessionCalls {
 
   const SessionOptions options_;
   std::unique_ptr<Background> background_;
+  const std::shared_ptr<MemoryMeter> meter_;
   Replica replica_;
   DeviceMemory* device_ = nullptr;  // the store's, if the replica is on one
   std::optional<TensorWatch> watch_;

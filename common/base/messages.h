@@ -283,16 +283,30 @@ struct Probed {
   friend bool operator==(const Probed&, const Probed&) = default;
 };
 
-// What the worker has trained, where no Ready has told it for a while.
+// Bytes that a worker's library holds beside the tensors of its program: now, and the most so far.
+struct HeldMemory {
+  std::uint64_t host = 0;
+  std::uint64_t host_peak = 0;
+  std::uint64_t device = 0;
+  std::uint64_t device_peak = 0;
+  friend bool operator==(const HeldMemory&, const HeldMemory&) = default;
+};
+
+// What the worker has trained, where no Ready has told it for a while; or what it holds has
+// changed.
 struct Progressed {
   Trained own;
   std::uint32_t nonfinite = 0;  // as in Ready, as the next
   Losses losses;
+  HeldMemory memory;
   static constexpr const char* kName = "progressed";
   static void Visit(auto& m, auto&& field) {
     field("own_steps", m.own.steps)("own_samples", m.own.samples);
     field("nonfinite", m.nonfinite, kUnlessZero)("losses", m.losses.count, kUnlessZero);
     field("loss", m.losses.mean, kUnlessZero | kFinite);
+    field("host_bytes", m.memory.host, kUnlessZero)("host_peak", m.memory.host_peak, kUnlessZero);
+    field("device_bytes", m.memory.device, kUnlessZero);
+    field("device_peak", m.memory.device_peak, kUnlessZero);
   }
   friend bool operator==(const Progressed&, const Progressed&) = default;
 };

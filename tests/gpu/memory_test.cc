@@ -33,8 +33,9 @@ class Twins {
     }
     host_layout = Layout(host);
     layout = Layout(device);
-    for (int i = 0; i < kRows; ++i) rows_.push_back(memory->Allocate(kBytes));
-    for (int i = 0; i < kHostRows; ++i) rows_.push_back(memory->AllocateHost(kBytes));
+    for (int i = 0; i < kRows; ++i) rows_.push_back(memory->Allocate(MemoryUse::kResults, kBytes));
+    for (int i = 0; i < kHostRows; ++i)
+      rows_.push_back(memory->AllocateHost(MemoryUse::kResults, kBytes));
     for (int place = 0; place < kPlaces; ++place) Put(place);
   }
   // What is asked of it is done before its rows go.
@@ -185,7 +186,7 @@ void ExpectOrderedWithTheCallers(Gpu::Stream caller) {
   auto memory = DeviceMemory::Create(gpu, -1).value();
   memory->SetCallerStream(caller);
   const Layout layout({{tensor.device(), kCount, DType::kF32}});
-  Row row = memory->Allocate(4 * kCount);
+  Row row = memory->Allocate(MemoryUse::kResults, 4 * kCount);
   for (int round = 1; round <= 8; ++round) {
     const auto one = static_cast<float>(round);
     for (std::size_t i = 0; i < kCount; ++i) std::memcpy(tensor.host() + 4 * i, &one, 4);

@@ -169,7 +169,7 @@ TEST(MeshStateTest, WhatWasWrittenBeforeAnAverageIsAddedAfterIt) {
   StatefulJob job(plans::kModels, {16, 64});
   ReplicaStore& store = job[0].store();
   const std::lock_guard lock(store.mutex);
-  const Row other = store.memory->Allocate(store.parameters.bytes());
+  const Row other = store.memory->Allocate(MemoryUse::kResults, store.parameters.bytes());
   store.memory->Combine(store.parameters, Memory::In(const_cast<std::byte*>(other.data())),
                         {{Memory::Tensors(), {2, 2}}});
   const ReplicaStore::Weighted others[] = {{Memory::In(other.data()), 0.5}};

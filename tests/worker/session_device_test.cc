@@ -311,6 +311,51 @@ TEST(SessionDeviceAverageTest, GoesToHostMemoryAndToTheDevice) {
   for (std::thread& thread : threads) thread.join();
 }
 
+// What worker/README.md, Memory, says of a worker that trains: nothing of the common start is left,
+// whose row has the kept state in it.
+void ExpectMemory(const Plan& plan, bool on_device, const std::vector<MemoryHeld>& memory) {
+  const auto bytes = [](std::size_t elements) {
+    return static_cast<std::int64_t>(elements * sizeof(float));
+  };
+  const auto of = [&memory](const std::string& use) {
+    for (const MemoryHeld& held : memory) {
+      if (held.use == use) return held;
+    }
+    return MemoryHeld{.use = use};
+  };
+  const std::int64_t row = bytes(2 * kSize);  // parameters, and averaged state
+  const std::int64_t result = !TrainsInGroups(plan) ? 0 : NeedsGradients(plan) ? bytes(kSize) : row;
+  if (on_device) {
+    // The group's own part and its result, and what the device has of the group before.
+    EXPECT_LE(of("results").host, 3 * result);
+    EXPECT_LE(of("results").device, 3 * std::max(result, row));
+  } else {
+    EXPECT_EQ(of("results").host, result);
+    EXPECT_EQ(of("all").device_peak, 0);
+  }
+  const Rows rows = RowsOf(plan);
+  const std::pair<const char*, bool> others[] = {
+      {"outbox", rows.outbox}, {"inbox", rows.inbox}, {"base", rows.base}};
+  for (const auto& [use, there] : others) {
+    const MemoryHeld held = of(use);
+    EXPECT_LE(on_device ? held.device : held.host, there ? row : 0) << use;
+    EXPECT_EQ(on_device ? held.host : held.device, 0) << use;
+  }
+  EXPECT_EQ(of("copies").host, 0);
+  EXPECT_EQ(of("mean").host, 0);
+  MemoryHeld sum;
+  for (const MemoryHeld& held : memory) {
+    EXPECT_LE(held.host, held.host_peak) << held.use;
+    EXPECT_LE(held.device, held.device_peak) << held.use;
+    if (held.use == "all") continue;
+    sum.host += held.host;
+    sum.device += held.device;
+  }
+  EXPECT_EQ(memory.front().use, "all");
+  EXPECT_EQ(memory.front().host, sum.host);
+  EXPECT_EQ(memory.front().device, sum.device);
+}
+
 TEST_P(SessionDeviceTest, EveryGradientCountsOnce) {
   ASSERT_NE(Module(), nullptr) << dlerror();
   const Strategy strategy = Strategies()[std::get<0>(GetParam())];
@@ -353,6 +398,7 @@ TEST_P(SessionDeviceTest, EveryGradientCountsOnce) {
         done = result->done;
       }
       if (!TrainsInGroups(plan)) training.arrive_and_wait();
+      ExpectMemory(plan, mix.on_device[place], session->memory());
       const Status finished = session->Finish();
       ASSERT_TRUE(finished.ok()) << finished.ToString();
       ends[place] = model->Parameters();

@@ -227,7 +227,7 @@ Status MeasureShape(KernelBench* bench, const DeviceOptions& options, const Shap
 // To and from host memory: what the staged way costs.
 Status MeasureStaged(KernelBench* bench, const DeviceOptions& options, bool to_host) {
   const Layout layout(Tensors(bench->row(0), options.bytes, {DType::kF32}, true, 0));
-  Row host = bench->memory().AllocateHost(layout.bytes());
+  Row host = bench->memory().AllocateHost(MemoryUse::kReading, layout.bytes());
   if (host.data() == nullptr) return bench->memory().failure();
   Case one;
   one.name = to_host ? "staged-to-host" : "staged-from-host";

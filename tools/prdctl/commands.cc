@@ -26,6 +26,10 @@ std::string Age(const std::optional<DurationNs>& ns) {
 
 Json OrNull(const std::optional<DurationNs>& ns) { return ns ? Json(*ns) : Json(nullptr); }
 
+std::string MiB(std::uint64_t bytes) {
+  return bytes == 0 ? "" : std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB";
+}
+
 std::string Hex(std::uint64_t value) {
   char text[20];
   std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
@@ -141,6 +145,16 @@ std::vector<Column<WorkerLine>> WorkerColumns(const Plan& plan) {
       {"EXPECTED", "share_expected_ns", "ns",
        "how long it is expected to compute its share; STEP is what its last step took",
        [](const Line& w) { return OrNull(w.worker->expected_ns); }, Shown::kWhereTold},
+      {"MEMORY", "host_bytes", "bytes", "that its library holds in host memory beside its tensors",
+       [](const Line& w) { return w.worker->memory.host; }, Shown::kWhereNotZero,
+       [](const Line& w) { return MiB(w.worker->memory.host); }},
+      {"", "host_peak_bytes", "bytes", "the most of these so far",
+       [](const Line& w) { return w.worker->memory.host_peak; }, Shown::kInJson},
+      {"ON DEVICE", "device_bytes", "bytes", "that its library holds on the device",
+       [](const Line& w) { return w.worker->memory.device; }, Shown::kWhereNotZero,
+       [](const Line& w) { return MiB(w.worker->memory.device); }},
+      {"", "device_peak_bytes", "bytes", "the most of these so far",
+       [](const Line& w) { return w.worker->memory.device_peak; }, Shown::kInJson},
       {"STEP", "step_ns", "ns", "its last step, waiting excluded",
        [](const Line& w) { return OrNull(w.worker->step_ns); }, Shown::kAlways},
       {"HEARD", "heard_ns", "ns",

@@ -408,6 +408,7 @@ Present PresentReader::Read(const RunInfo& info, const DaemonStatus* daemon) con
       const RankTally& tally = run.tallies()[place];
       if (tally.last.known()) row.trained = tally.last;
       row.nonfinite = tally.nonfinite;
+      row.memory = tally.memory;
     }
     present.workers.push_back(std::move(row));
   }

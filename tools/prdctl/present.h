@@ -27,6 +27,7 @@ struct WorkerRow {
   std::uint32_t local_steps = 0;   // since its last round, as last told
   std::optional<Trained> trained;  // under its rank so far, where anything was told
   std::uint64_t nonfinite = 0;     // steps under its rank that were not finite
+  HeldMemory memory;               // bytes of its library's; zeros: not told
   std::string host_name;
   std::uint32_t pid = 0;
   std::optional<std::int64_t> share;      // samples of each step, of a job with a batch

@@ -326,6 +326,8 @@ Json JobWatch::Summary(const std::vector<RunInfo>& runs, const DaemonStatus* dae
                        {"pid", row.pid},
                        {"why", Short(row.why)}});
     workers.back()["share"] = row.share ? Json(*row.share) : Json(nullptr);
+    workers.back()["host_bytes"] = row.memory.host;
+    workers.back()["device_bytes"] = row.memory.device;
     workers.back()["heard_s"] = row.heard_ns ? Json(Seconds(*row.heard_ns)) : Json(nullptr);
   }
   json["workers"] = std::move(workers);

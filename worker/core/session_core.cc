@@ -149,6 +149,7 @@ void SessionCore::Mean(Instant now, std::vector<double> values, bool resumes, Ac
 void SessionCore::HasGradientsNow() { p_->options.hello.gradients = HasGradients::kHere; }
 void SessionCore::NoteNonfinite() { p_->report.NoteNonfinite(); }
 void SessionCore::NoteLosses(const Losses& losses) { p_->report.NoteLosses(losses); }
+void SessionCore::NoteMemory(const HeldMemory& memory) { p_->report.NoteMemory(memory); }
 
 void SessionCore::Leave(Instant now, const std::string& reason, Actions* out) {
   p_->now = now;

@@ -110,6 +110,8 @@ class SessionCore {
   void NoteNonfinite();
   // Losses of the training loop, for the next report.
   void NoteLosses(const Losses& losses);
+  // What the library holds, for a report after the next step.
+  void NoteMemory(const HeldMemory& memory);
   // Done when the controller has let go, or after a second. Also instead of Applied, when `apply`
   // failed: the call in progress is then over without a CallDone of its own.
   void Leave(Instant now, const std::string& reason, Actions* out);

@@ -32,6 +32,7 @@ class TrainedReport {
   void AddSamples(std::int64_t samples) { own_.samples += samples; }
   void NoteNonfinite() { ++nonfinite_; }
   void NoteLosses(const Losses& losses) { losses_.Add(losses); }
+  void NoteMemory(const HeldMemory& memory) { memory_ = memory; }
 
   // ---- to the controller ----
 
@@ -40,6 +41,7 @@ class TrainedReport {
     hello->own = told_ = own_;
     hello->job_trained = progress_.trained;
     told_at_ = now;
+    told_memory_ = {};  // the controller may be another one
   }
   void TellIn(Instant now, Ready* ready) {
     ready->own = told_ = own_;
@@ -49,14 +51,19 @@ class TrainedReport {
   }
   // A message with all that has not been told; nullopt if that is nothing.
   std::optional<Progressed> Tell(Instant now) {
-    if (own_ == told_ && nonfinite_ == 0 && losses_.count == 0) return std::nullopt;
+    if (own_ == told_ && nonfinite_ == 0 && losses_.count == 0 && !memory_is_news()) {
+      return std::nullopt;
+    }
     told_ = own_;
     told_at_ = now;
+    told_memory_ = memory_;
     return Progressed{.own = own_,
                       .nonfinite = std::exchange(nonfinite_, 0),
-                      .losses = std::exchange(losses_, {})};
+                      .losses = std::exchange(losses_, {}),
+                      .memory = memory_};
   }
   Instant told_at() const { return told_at_; }
+  bool memory_is_news() const { return memory_ != told_memory_; }
 
   // ---- from the controller ----
 
@@ -89,6 +96,7 @@ class TrainedReport {
   // Since then: steps that were not all finite, and losses.
   std::uint32_t nonfinite_ = 0;
   Losses losses_;
+  HeldMemory memory_, told_memory_;
 };
 
 }  // namespace prd

@@ -508,9 +508,9 @@ DeviceMemory::DeviceMemory(std::shared_ptr<Core> core) : core_(std::move(core)) 
 
 DeviceMemory::~DeviceMemory() { core_->Close(); }
 
-Row DeviceMemory::Allocate(std::size_t bytes) { return core_->Allocate(bytes, false); }
+Row DeviceMemory::Make(std::size_t bytes) { return core_->Allocate(bytes, false); }
 
-Row DeviceMemory::AllocateHost(std::size_t bytes) { return core_->Allocate(bytes, true); }
+Row DeviceMemory::MakeHost(std::size_t bytes) { return core_->Allocate(bytes, true); }
 
 std::shared_ptr<Transfer> DeviceMemory::Combine(const Layout& layout, std::size_t offset,
                                                 std::size_t length, std::span<const Place> to,

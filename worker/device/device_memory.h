@@ -43,9 +43,6 @@ class DeviceMemory : public Memory {
   ~DeviceMemory() override;
 
   bool device() const override { return true; }
-  // After a failure without data; AllocateHost's have data, which is not pinned.
-  Row Allocate(std::size_t bytes) override;
-  Row AllocateHost(std::size_t bytes) override;
   using Memory::Combine;
   // REQUIRES: at most Gpu::kMaxOutputs of `to`; host places are in rows of AllocateHost of this
   // class.
@@ -66,7 +63,7 @@ class DeviceMemory : public Memory {
 
   // Frees memory that is no longer in use. Combine, Zero and Allocate* do this too; call it while
   // nothing else is called for long. Owners' destructors run in it.
-  void Sweep();
+  void Sweep() override;
 
   // For more work on the same device (plane.h).
   const std::shared_ptr<Gpu>& gpu() const;
@@ -81,6 +78,9 @@ class DeviceMemory : public Memory {
   class Core;
   class Copying;
   explicit DeviceMemory(std::shared_ptr<Core> core);
+  // After a failure without data; MakeHost's have data, which is not pinned.
+  Row Make(std::size_t bytes) override;
+  Row MakeHost(std::size_t bytes) override;
 
   // Rows and Transfers have it, too.
   std::shared_ptr<Core> core_;

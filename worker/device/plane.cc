@@ -151,7 +151,7 @@ Status DevicePlane::Grow(Row* row, std::size_t bytes) {
     old_rows_.emplace_back(*event, std::move(*row));
     PRD_RETURN_IF_ERROR(Noted(gpu_->Record(*event, stream_)));
   }
-  *row = memory_->Allocate(bytes);
+  *row = memory_->Allocate(MemoryUse::kResults, bytes);
   return memory_->failure();
 }
 

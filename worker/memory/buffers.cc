@@ -1,33 +1,27 @@
 #include "worker/memory/buffers.h"
 
 #include <algorithm>
-#include <iterator>
 
 namespace prd {
-namespace {
-
-// A buffer serves for less than it could hold, but not for much less.
-bool Fits(std::size_t capacity, std::size_t bytes) {
-  return bytes <= capacity && capacity <= bytes + bytes / 4 + 64;
+bool Buffers::Take(std::size_t bytes, Buffer* buffer) {
+  const std::lock_guard lock(unused_->mutex);
+  std::vector<Buffer>& list = unused_->list;
+  const auto found = std::find_if(list.begin(), list.end(), [bytes](const Buffer& candidate) {
+    return Fits(candidate.memory_.size(), bytes) && candidate.ready() == candidate.size_;
+  });
+  if (found == list.end()) return false;
+  *buffer = std::move(*found);
+  *found = std::move(list.back());
+  list.pop_back();
+  return true;
 }
-
-}  // namespace
 
 std::shared_ptr<Buffer> Buffers::Get(std::size_t bytes) {
   auto buffer = std::make_unique<Buffer>();
-  {
-    const std::lock_guard lock(unused_->mutex);
-    std::vector<Buffer>& list = unused_->list;
-    const auto found = std::find_if(list.begin(), list.end(), [bytes](const Buffer& candidate) {
-      return Fits(candidate.memory_.size(), bytes) && candidate.ready() == candidate.size_;
-    });
-    if (found != list.end()) {
-      *buffer = std::move(*found);
-      *found = std::move(list.back());
-      list.pop_back();
-    }
+  if (!Take(bytes, buffer.get())) {
+    if (sweep_) sweep_();
+    if (!sweep_ || !Take(bytes, buffer.get())) buffer->memory_ = allocate_(bytes);
   }
-  if (buffer->memory_.data() == nullptr) buffer->memory_ = allocate_(bytes);
   buffer->size_ = bytes;
   buffer->transfer_ = nullptr;
   return {buffer.release(), [home = std::weak_ptr<Unused>(unused_)](Buffer* used) {
@@ -39,16 +33,10 @@ std::shared_ptr<Buffer> Buffers::Get(std::size_t bytes) {
           }};
 }
 
-std::size_t Buffers::TrimOthers(std::size_t bytes) {
-  std::vector<Buffer> others;
+void Buffers::Trim() {
+  std::vector<Buffer> list;
   const std::lock_guard lock(unused_->mutex);
-  std::vector<Buffer>& list = unused_->list;
-  const auto kept = std::partition(list.begin(), list.end(), [bytes](const Buffer& buffer) {
-    return bytes != 0 && Fits(buffer.memory_.size(), bytes);
-  });
-  others.assign(std::make_move_iterator(kept), std::make_move_iterator(list.end()));
-  list.erase(kept, list.end());
-  return list.size();
+  list.swap(unused_->list);
 }
 
 }  // namespace prd

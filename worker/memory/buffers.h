@@ -49,26 +49,34 @@ class Buffer {
 
 class Buffers {
  public:
-  // With memory from there: Memory::AllocateHost.
-  explicit Buffers(std::function<Row(std::size_t)> allocate) : allocate_(std::move(allocate)) {}
+  // With memory from there: Memory::AllocateHost. `sweep`: called before it, so that buffers come
+  // back that a device has let go of: Memory::Sweep.
+  explicit Buffers(std::function<Row(std::size_t)> allocate, std::function<void()> sweep = {})
+      : allocate_(std::move(allocate)), sweep_(std::move(sweep)) {}
 
   // An unused buffer of this size. It returns to the pool when the last pointer to it goes, on any
   // thread, also after this object is gone.
   std::shared_ptr<Buffer> Get(std::size_t bytes);
 
-  // Gives unused buffers back to the system. TrimOthers keeps those that Get(bytes) may give, and
-  // returns how many there are.
-  void Trim() { TrimOthers(0); }
-  std::size_t TrimOthers(std::size_t bytes);
-  // No buffer made so far is used again.
+  // Gives unused buffers back to the system.
+  void Trim();
+  // No buffer made so far is used again: unused ones go back now, the others with their last
+  // pointer.
   void Forget() { unused_ = std::make_shared<Unused>(); }
+  // Whether Get may give a buffer of `capacity` for so many bytes.
+  static bool Fits(std::size_t capacity, std::size_t bytes) {
+    return bytes <= capacity && capacity <= bytes + bytes / 4 + 64;
+  }
 
  private:
   struct Unused {
     std::mutex mutex;
     std::vector<Buffer> list;
   };
+  bool Take(std::size_t bytes, Buffer* buffer);
+
   std::function<Row(std::size_t)> allocate_;
+  std::function<void()> sweep_;
   std::shared_ptr<Unused> unused_ = std::make_shared<Unused>();
 };
 

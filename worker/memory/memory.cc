@@ -65,7 +65,8 @@ void Memory::Visit(const Layout& layout, const Visitor& f) {
     if (begin >= layout.bytes()) return;
     Part& part = parts[begin / kVisitBytes % 2];
     const std::size_t length = std::min(kVisitBytes, layout.bytes() - begin);
-    if (part.row == nullptr) part.row = std::make_shared<Row>(AllocateHost(length));
+    if (part.row == nullptr)
+      part.row = std::make_shared<Row>(AllocateHost(MemoryUse::kReading, length));
     const Place to = InHost(part.row->data(), part.row);
     const Input from = {Tensors()};
     part.transfer = Combine(layout, begin, length, std::span(&to, 1), std::span(&from, 1), {1, 1});
@@ -105,7 +106,7 @@ std::optional<Layout::Element> Memory::FirstNonfinite(const Layout& layout) {
 // A large row is asked for in huge pages, where the system gives them to whoever asks: all of it is
 // written at once, and a fault for each 4 KiB would take longer than that. The rest behind the last
 // huge page stays small.
-Row HostMemory::Allocate(std::size_t bytes) {
+Row HostMemory::Make(std::size_t bytes) {
   if (bytes < kLargeRow) {
     return Row(new std::byte[bytes], bytes, [](std::byte* data) { delete[] data; });
   }

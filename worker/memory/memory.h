@@ -21,6 +21,7 @@
 #include "prd/status.h"
 #include "worker/memory/kernels.h"
 #include "worker/memory/layout.h"
+#include "worker/memory/memory_use.h"
 
 namespace prd {
 
@@ -31,12 +32,17 @@ class Row {
 
   Row() = default;  // empty
   Row(std::byte* data, std::size_t size, Free free) : data_(data, std::move(free)), size_(size) {}
-  Row(Row&& other) noexcept : data_(std::move(other.data_)), size_(std::exchange(other.size_, 0)) {}
+  Row(Row&& other) noexcept
+      : data_(std::move(other.data_)),
+        size_(std::exchange(other.size_, 0)),
+        counted_(std::move(other.counted_)) {}
   Row& operator=(Row&& other) noexcept {
     data_ = std::move(other.data_);
     size_ = std::exchange(other.size_, 0);
+    counted_ = std::move(other.counted_);
     return *this;
   }
+  void Count(CountedBytes counted) { counted_ = std::move(counted); }
 
   // On a device, an address that the processor may not touch.
   std::byte* data() { return data_.get(); }
@@ -47,6 +53,7 @@ class Row {
  private:
   std::unique_ptr<std::byte, Free> data_{nullptr, [](std::byte*) {}};
   std::size_t size_ = 0;
+  CountedBytes counted_;
 };
 
 // A copy to host memory that is under way, in order. A null pointer to one: all bytes are there.
@@ -89,14 +96,25 @@ class Memory {
 
   // A row of this memory, and a row of host memory for bytes that go to and fro. After a failure, a
   // row that no call changes.
-  virtual Row Allocate(std::size_t bytes) = 0;
-  virtual Row AllocateHost(std::size_t bytes) = 0;
+  Row Allocate(MemoryUse use, std::size_t bytes) {
+    Row row = Make(bytes);
+    row.Count({meter_, use, device(), bytes});
+    return row;
+  }
+  Row AllocateHost(MemoryUse use, std::size_t bytes) {
+    Row row = MakeHost(bytes);
+    row.Count({meter_, use, false, bytes});
+    return row;
+  }
   // Gives the row this size, 0 for empty. A row that has the size already keeps its bytes.
-  void Size(Row* row, std::size_t bytes) {
+  void Size(Row* row, MemoryUse use, std::size_t bytes) {
     if (row->size() == bytes) return;
     *row = Row();
-    if (bytes != 0) *row = Allocate(bytes);
+    if (bytes != 0) *row = Allocate(use, bytes);
   }
+  // Where the rows are counted; rows of other memories, too, if these are given the same one.
+  const std::shared_ptr<MemoryMeter>& meter() const { return meter_; }
+  void UseMeter(std::shared_ptr<MemoryMeter> meter) { meter_ = std::move(meter); }
 
   // to = factor * (sum of weight * from), each of `to`, over [offset, offset + length) of the row
   // (layout.h): dtype by dtype, in this order, as kernels.h does it, with the same bits everywhere.
@@ -129,27 +147,36 @@ class Memory {
   virtual void TakeFromCaller() {}
   virtual void GiveToCaller() {}
 
+  // Lets go of what the device does not use any more (DeviceMemory).
+  virtual void Sweep() {}
+
   // The first failure, after which no call has an effect. kUnavailable, kResourceExhausted,
   // kInternal.
   virtual Status failure() const { return Status::Ok(); }
 
  private:
+  virtual Row Make(std::size_t bytes) = 0;
+  virtual Row MakeHost(std::size_t bytes) = 0;
   // Calls f(dtype, data, bytes, at) for runs of the row, in order, with the bytes in host memory;
   // `at` is the run's place in the row. Stops where f returns false.
   using Visitor = std::function<bool(DType, const std::byte*, std::size_t, std::size_t)>;
   void Visit(const Layout& layout, const Visitor& f);
+
+  std::shared_ptr<MemoryMeter> meter_ = std::make_shared<MemoryMeter>();
 };
 
 // Memory of the processor. Every call works at once, on the calling thread.
 class HostMemory : public Memory {
  public:
-  Row Allocate(std::size_t bytes) override;
-  Row AllocateHost(std::size_t bytes) override { return Allocate(bytes); }
   using Memory::Combine;
   std::shared_ptr<Transfer> Combine(const Layout& layout, std::size_t offset, std::size_t length,
                                     std::span<const Place> to, std::span<const Input> from,
                                     Weight factor) override;
   void Zero(std::byte* data, std::size_t bytes) override;
+
+ private:
+  Row Make(std::size_t bytes) override;
+  Row MakeHost(std::size_t bytes) override { return Make(bytes); }
 };
 
 }  // namespace prd

@@ -26,7 +26,9 @@ Exchange::Exchange(ReplicaStore* store, Peers* peers, ExchangeEvents* events)
     : store_(store),
       peers_(peers),
       events_(events),
-      buffers_([store](std::size_t bytes) { return store->memory->AllocateHost(bytes); }),
+      buffers_([store](std::size_t bytes) {
+        return store->memory->AllocateHost(MemoryUse::kExchanged, bytes);
+      }),
       shards_(store, &buffers_) {}
 
 void Exchange::Join(Incarnation self, RunId run, const Plan& plan) {

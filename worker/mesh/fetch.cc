@@ -60,6 +60,7 @@ Status IncomingReplica::OnFrame(const FrameHeader& header, zmq::message_t payloa
     return Status(Code::kDataLoss, "the source sent bytes that do not fit");
   }
   received_[row] += payload.size();
+  frames_.Set(frames_.bytes() + payload.size());
   chunks_[row].push_back(std::move(payload));
   return Status::Ok();
 }
@@ -69,20 +70,23 @@ bool IncomingReplica::Complete() const { return info_ && received_ == info_->byt
 // Whoever sent them may have cut them anywhere.
 std::shared_ptr<Buffer> IncomingReplica::Gather(CopiedRow row) {
   const auto index = static_cast<std::size_t>(row);
-  Buffers buffers([this](std::size_t bytes) { return store_->memory->AllocateHost(bytes); });
+  Buffers buffers([this](std::size_t bytes) {
+    return store_->memory->AllocateHost(MemoryUse::kCopies, bytes);
+  });
   std::shared_ptr<Buffer> bytes = buffers.Get(info_->bytes[index]);
   std::byte* to = bytes->data();
   for (zmq::message_t& chunk : chunks_[index]) {
     std::memcpy(to, chunk.data(), chunk.size());
     to += chunk.size();
+    frames_.Set(frames_.bytes() - chunk.size());
     chunk.rebuild();
   }
   return bytes;
 }
 
 // Moves what came into a row of the store.
-void IncomingReplica::Fill(Row* row, CopiedRow from, const Layout& layout) {
-  store_->memory->Size(row, info_->bytes[static_cast<std::size_t>(from)]);
+void IncomingReplica::Fill(Row* row, MemoryUse use, CopiedRow from, const Layout& layout) {
+  store_->memory->Size(row, use, info_->bytes[static_cast<std::size_t>(from)]);
   if (row->empty()) return;
   const std::shared_ptr<Buffer> bytes = Gather(from);
   store_->memory->Combine(layout, Memory::In(row->data()),
@@ -98,11 +102,11 @@ Iteration IncomingReplica::Commit() {
     store_->memory->Combine(store_->kept, Memory::Tensors(),
                             {{Memory::InHost(kept->data(), kept)}});
   }
-  Fill(&store_->initial, CopiedRow::kInitial, store_->parameters);
+  Fill(&store_->initial, MemoryUse::kInitial, CopiedRow::kInitial, store_->parameters);
   store_->iteration = info_->iteration;
   store_->Empty();
   if (info_->inbox_rounds == 0) return info_->iteration;
-  Fill(&store_->inbox, CopiedRow::kInbox, store_->gradients);
+  Fill(&store_->inbox, MemoryUse::kInbox, CopiedRow::kInbox, store_->gradients);
   store_->inbox_rounds = info_->inbox_rounds;
   store_->inbox_iteration = info_->inbox_iteration;
   return info_->inbox_iteration;

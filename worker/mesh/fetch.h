@@ -30,7 +30,11 @@ class IncomingReplica {
   // `result`: the kRound to copy the result of, or kNoGroup for the replica.
   // `alone`: of the replica, the parameters alone are wanted (TakeParameters).
   IncomingReplica(ReplicaStore* store, const Plan& plan, GroupId result, bool alone = false)
-      : store_(store), plan_(plan), result_(result), alone_(alone) {}
+      : store_(store),
+        plan_(plan),
+        result_(result),
+        alone_(alone),
+        frames_(store->memory->meter(), MemoryUse::kCopies, false) {}
 
   GroupId result() const { return result_; }
   bool alone() const { return alone_; }
@@ -52,7 +56,7 @@ class IncomingReplica {
  private:
   Status OnInfo(const ReplicaInfo& info);
   std::shared_ptr<Buffer> Gather(CopiedRow row);
-  void Fill(Row* row, CopiedRow from, const Layout& layout);
+  void Fill(Row* row, MemoryUse use, CopiedRow from, const Layout& layout);
 
   ReplicaStore* store_;
   Plan plan_;
@@ -61,6 +65,7 @@ class IncomingReplica {
   std::optional<ReplicaInfo> info_;
   std::array<std::vector<zmq::message_t>, kCopiedRows> chunks_;
   std::array<std::uint64_t, kCopiedRows> received_{};
+  CountedBytes frames_;
 };
 
 // The result of a kRound where it can be copied.
@@ -84,9 +89,9 @@ class ReplicaServer {
   static constexpr std::size_t kMaxUnordered = 2;
 
   ReplicaServer(ReplicaStore* store, Peers* peers)
-      : store_(store),
-        peers_(peers),
-        buffers_([store](std::size_t bytes) { return store->memory->AllocateHost(bytes); }) {}
+      : store_(store), peers_(peers), buffers_([store](std::size_t bytes) {
+          return store->memory->AllocateHost(MemoryUse::kCopies, bytes);
+        }) {}
 
   // This member may copy the replica once.
   void Order(Instant now, Incarnation member);

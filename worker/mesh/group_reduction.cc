@@ -68,7 +68,7 @@ Status GroupReduction::Choose(Reduced what) {
     return Status(Code::kFailedPrecondition, "there are no gradients to contribute");
   }
   taken_ = what_ != kVirtual && !store->away;
-  if (what_ == kVirtual) store->memory->Size(&store->outbox, shape_->bytes());
+  if (what_ == kVirtual) store->memory->Size(&store->outbox, MemoryUse::kOutbox, shape_->bytes());
   if (what_ == kDifference && contributes()) store->TakeDifference();
   own_row_ = what_ == kVirtual || (contributes() && (what_ == kDifference || what_ == kOutbox));
   return Status::Ok();

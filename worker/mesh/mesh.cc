@@ -63,7 +63,11 @@ Mesh::Mesh(zmq::context_t* context, Options options, const MeshKeyPair& keys, Re
       link_(&peers_),
       server_(store, &peers_),
       exchange_(store, &peers_, events),
-      buffers_([store](std::size_t bytes) { return store->memory->AllocateHost(bytes); }) {
+      buffers_(
+          [store](std::size_t bytes) {
+            return store->memory->AllocateHost(MemoryUse::kResults, bytes);
+          },
+          [store] { store->memory->Sweep(); }) {
   directory_.Join(options_.incarnation, kNoRun);
 }
 
@@ -193,9 +197,9 @@ void Mesh::JoinRun(RunId run, const Plan& plan, DurationNs lease, MeshProtection
 // the first one. A device may never need it.
 void Mesh::Warm() {
   const std::size_t bytes = store_->TrainingRow(plan_);
-  const bool there = buffers_.TrimOthers(bytes) != 0;
+  if (!Buffers::Fits(store_->LongestRow(), bytes)) buffers_.Forget();
   malloc_trim(0);  // of frames that have come
-  if (bytes == 0 || there || store_->memory->device()) return;
+  if (bytes == 0 || store_->memory->device()) return;
   const std::shared_ptr<Buffer> staging = buffers_.Get(bytes);
   std::memset(staging->data(), 0, staging->size());
 }

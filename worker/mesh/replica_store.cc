@@ -22,15 +22,16 @@ void ReplicaStore::Prepare(const Plan& plan) {
   background = AveragesInBackground(plan);
   mixes_first = HasNeighbours(plan) && !AppliesFirst(plan);
   Empty();
-  memory->Size(&outbox, rows.outbox ? bytes : 0);
-  memory->Size(&inbox, rows.inbox ? bytes : 0);
-  memory->Size(&base, 0);
+  memory->Size(&outbox, MemoryUse::kOutbox, rows.outbox ? bytes : 0);
+  memory->Size(&inbox, MemoryUse::kInbox, rows.inbox ? bytes : 0);
+  memory->Size(&base, MemoryUse::kBase, 0);
 }
 
 void ReplicaStore::UseMemory(std::unique_ptr<Memory> other) {
   const std::lock_guard lock(mutex);
   Empty();
   for (Row* row : {&initial, &outbox, &inbox, &base, &shadow, &given, &kept_copy}) *row = Row();
+  other->UseMeter(memory->meter());
   memory = std::move(other);
 }
 
@@ -43,7 +44,7 @@ void ReplicaStore::SetTensors(const std::vector<Tensor>& model,
     (tensor.average ? mean : others).push_back({tensor.data, tensor.count, tensor.dtype});
   }
   averaged = Layout(mean);
-  memory->Size(&shadow, averaged.bytes());
+  memory->Size(&shadow, MemoryUse::kState, averaged.bytes());
   shadow_newer = kept_copied = false;
   copies_due = 0;
   const Layout in_shadow = averaged.Over(shadow.data());
@@ -73,7 +74,7 @@ void ReplicaStore::EndCall() {
   GiveAveraged();
   if (kept.bytes() == 0 || kept_in_calls || copies_due == 0) return;
   kept_copied = --copies_due > 0;
-  memory->Size(&kept_copy, kept_copied ? kept.bytes() : 0);
+  memory->Size(&kept_copy, MemoryUse::kState, kept_copied ? kept.bytes() : 0);
   if (kept_copied) memory->Combine(kept, Memory::In(kept_copy.data()), {{Memory::Tensors()}});
 }
 
@@ -87,7 +88,7 @@ void ReplicaStore::TakeAveraged(bool step_begins) {
   if (averaged.bytes() == 0) return;
   caller_newer = step_begins && mixes_first;
   if (caller_newer) {
-    memory->Size(&given, shadow.size());
+    memory->Size(&given, MemoryUse::kState, shadow.size());
     memory->Combine(averaged, Memory::In(given.data()), {{Memory::In(shadow.data())}});
   } else {
     memory->Combine(averaged, Memory::In(shadow.data()), {{Memory::Tensors()}});
@@ -116,7 +117,7 @@ void ReplicaStore::Empty() {
 
 void ReplicaStore::Deposit() {
   if (outbox.size() != gradients.bytes()) {
-    memory->Size(&outbox, gradients.bytes());
+    memory->Size(&outbox, MemoryUse::kOutbox, gradients.bytes());
     owes = false;
   }
   const Memory::Place sum = Memory::In(outbox.data());
@@ -139,7 +140,7 @@ bool ReplicaStore::TakeInbox() {
 void ReplicaStore::AddToInbox(const Memory::Place& result, Iteration round, bool latest_only) {
   const bool newest = inbox_rounds == 0 || round > inbox_iteration;
   if (inbox_rounds == 0 || (latest_only && newest)) {
-    memory->Size(&inbox, gradients.bytes());
+    memory->Size(&inbox, MemoryUse::kInbox, gradients.bytes());
     memory->Combine(gradients, Memory::In(inbox.data()), {{result}});
   } else if (!latest_only) {
     const Memory::Place sum = Memory::In(inbox.data());
@@ -171,7 +172,7 @@ std::shared_ptr<Transfer> ReplicaStore::ReadShared(const Memory::Place& row) con
 }
 
 void ReplicaStore::TakeVirtual() {
-  memory->Size(&outbox, parameters.bytes());
+  memory->Size(&outbox, MemoryUse::kOutbox, parameters.bytes());
   ReadVirtual(Memory::In(outbox.data()));
   owes = true;
 }
@@ -186,7 +187,7 @@ void ReplicaStore::AddDifference(const Memory::Place& average, Iteration gain,
                    {average, kMinus},
                    {Memory::In(initial.data()), {-initial_share.exact, -initial_share.single}}});
   owes = false;
-  memory->Size(&inbox, outbox.size());
+  memory->Size(&inbox, MemoryUse::kInbox, outbox.size());
   const Memory::Place sum = Memory::In(inbox.data());
   if (inbox_rounds++ == 0) {
     memory->Combine(parameters, sum, {{difference, kMinus}});
@@ -198,7 +199,7 @@ void ReplicaStore::AddDifference(const Memory::Place& average, Iteration gain,
 
 void ReplicaStore::TakeDifference() {
   PRD_CHECK(base.size() == parameters.bytes());
-  memory->Size(&outbox, base.size());
+  memory->Size(&outbox, MemoryUse::kOutbox, base.size());
   memory->Combine(parameters, Memory::In(outbox.data()),
                   {{Memory::Tensors()}, {Memory::In(base.data()), kMinus}});
 }
@@ -243,12 +244,12 @@ void ReplicaStore::SetWhole(const Memory::Place& row) {
 }
 
 void ReplicaStore::KeepInitial() {
-  memory->Size(&initial, parameters.bytes());
+  memory->Size(&initial, MemoryUse::kInitial, parameters.bytes());
   memory->Combine(parameters, Memory::In(initial.data()), {{Memory::Tensors()}});
 }
 
 void ReplicaStore::SetBase() {
-  memory->Size(&base, parameters.bytes());
+  memory->Size(&base, MemoryUse::kBase, parameters.bytes());
   memory->Combine(parameters, Memory::In(base.data()), {{Memory::Tensors()}});
 }
 

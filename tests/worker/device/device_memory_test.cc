@@ -61,8 +61,8 @@ class Twins {
     memory->SetCallerStream(user);
     MakeTensors();
     for (std::size_t i = 0; i < kRows; ++i) {
-      here.push_back(host.Allocate(layout.bytes()));
-      there.push_back(memory->Allocate(layout.bytes()));
+      here.push_back(host.Allocate(MemoryUse::kResults, layout.bytes()));
+      there.push_back(memory->Allocate(MemoryUse::kResults, layout.bytes()));
       if (there.back().data() == nullptr) continue;
       const std::vector<std::byte> bytes = SomeNumbers(&random, layout);
       std::memcpy(here.back().data(), bytes.data(), bytes.size());
@@ -192,7 +192,7 @@ class Program {
     Staged& staged = staged_.emplace_back();
     staged.plain.resize(bytes);
     if (random_.Below(2) == 0) {
-      auto row = std::make_shared<Row>(twins_.memory->AllocateHost(bytes + 8));
+      auto row = std::make_shared<Row>(twins_.memory->AllocateHost(MemoryUse::kResults, bytes + 8));
       staged.data = row->data();
       staged.owner = std::move(row);
     } else {
@@ -288,8 +288,8 @@ class Program {
   // Gone while it is in use, and another one instead.
   void Resize() {
     const std::size_t row = random_.Below(kRows);
-    twins_.memory->Size(&twins_.there[row], 0);
-    twins_.memory->Size(&twins_.there[row], twins_.layout.bytes());
+    twins_.memory->Size(&twins_.there[row], MemoryUse::kResults, 0);
+    twins_.memory->Size(&twins_.there[row], MemoryUse::kResults, twins_.layout.bytes());
     twins_.host.Zero(twins_.here[row].data(), twins_.here[row].size());
     twins_.memory->Zero(twins_.there[row].data(), twins_.there[row].size());
   }
@@ -390,14 +390,14 @@ TEST(DeviceMemoryTest, AnyAllocationMayFindNoMemory) {
 TEST(DeviceMemoryTest, SaysWhatItHadNoMemoryFor) {
   Twins twins(1, MakeGpu(0));
   twins.device().FailMalloc(1);
-  const Row row = twins.memory->Allocate(1000);
+  const Row row = twins.memory->Allocate(MemoryUse::kResults, 1000);
   EXPECT_EQ(row.data(), nullptr);
   EXPECT_EQ(row.size(), 1000U);
   EXPECT_EQ(twins.memory->failure().code(), Code::kResourceExhausted);
   EXPECT_NE(twins.memory->failure().message().find("a row of 1000 bytes of stand-in for a GPU"),
             std::string::npos)
       << twins.memory->failure().message();
-  Row pinned = twins.memory->AllocateHost(8);
+  Row pinned = twins.memory->AllocateHost(MemoryUse::kResults, 8);
   std::memset(pinned.data(), 0, 8);  // whatever is done with it on the processor
 }
 
@@ -406,7 +406,7 @@ TEST(DeviceMemoryTest, TellsOfEachPieceThatIsInHostMemory) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     Twins twins(3, MakeGpu(seed), wake);
     const std::size_t bytes = twins.layout.bytes();
-    const Row row = twins.memory->AllocateHost(bytes);
+    const Row row = twins.memory->AllocateHost(MemoryUse::kResults, bytes);
     const std::shared_ptr<Transfer> transfer =
         twins.memory->Combine(twins.on_device, Memory::InHost(row.data()), {{Memory::Tensors()}});
     std::uint64_t told = 0, pieces = 0;
@@ -477,7 +477,7 @@ TEST(DeviceMemoryTest, TheDefaultStreamIsTheCallersUnlessItNamesOne) {
   const std::size_t bytes = piece.end - piece.begin;
   ASSERT_TRUE(twins.gpu().Zero(piece.data, bytes, nullptr).ok());
   twins.memory->TakeFromCaller();
-  const Row row = twins.memory->AllocateHost(twins.layout.bytes());
+  const Row row = twins.memory->AllocateHost(MemoryUse::kResults, twins.layout.bytes());
   twins.memory->Combine(twins.on_device, Memory::InHost(row.data()), {{Memory::Tensors()}})->Wait();
   EXPECT_EQ(std::vector<std::byte>(row.data(), row.data() + bytes), std::vector<std::byte>(bytes));
 }
@@ -488,8 +488,8 @@ TEST(DeviceMemoryTest, RowsAndTransfersOutliveIt) {
   std::shared_ptr<Transfer> transfer;
   {
     Twins twins(6, gpu);
-    device = twins.memory->Allocate(64);
-    host = twins.memory->AllocateHost(twins.layout.bytes());
+    device = twins.memory->Allocate(MemoryUse::kResults, 64);
+    host = twins.memory->AllocateHost(MemoryUse::kResults, twins.layout.bytes());
     transfer =
         twins.memory->Combine(twins.on_device, Memory::InHost(host.data()), {{Memory::Tensors()}});
   }
@@ -506,9 +506,10 @@ TEST(DeviceMemoryTest, RowsAndTransfersOutliveIt) {
 TEST(DeviceMemoryTest, LetsGoOfHostPlacesWhenTheyAreCopied) {
   Twins twins(7, MakeGpu(0));
   const std::size_t bytes = twins.layout.bytes();
-  const auto in = std::make_shared<Row>(twins.memory->AllocateHost(bytes));
-  const auto out = std::make_shared<Row>(twins.memory->AllocateHost(bytes));
-  const auto skipped = std::make_shared<Row>(twins.memory->AllocateHost(bytes));
+  const auto in = std::make_shared<Row>(twins.memory->AllocateHost(MemoryUse::kResults, bytes));
+  const auto out = std::make_shared<Row>(twins.memory->AllocateHost(MemoryUse::kResults, bytes));
+  const auto skipped =
+      std::make_shared<Row>(twins.memory->AllocateHost(MemoryUse::kResults, bytes));
   std::memset(in->data(), 0, bytes);
   (void)twins.memory->Combine(
       twins.on_device, Memory::InHost(out->data(), out),
@@ -575,7 +576,8 @@ TEST(DeviceMemoryTest, IsUsedByTwoThreads) {
   for (int i = 0; i < 50; ++i) {
     EXPECT_TRUE(twins.memory->WaitForCaller().ok());
     twins.memory->TakeFromCaller();
-    const auto row = std::make_shared<Row>(twins.memory->AllocateHost(bytes + 1));
+    const auto row =
+        std::make_shared<Row>(twins.memory->AllocateHost(MemoryUse::kResults, bytes + 1));
     row->data()[bytes] = std::byte{0};
     if (i == 0) twins.memory->Zero(first.data, first.end - first.begin);
     std::shared_ptr<Transfer> transfer = twins.memory->Combine(

@@ -50,8 +50,8 @@ struct Worker {
       at += (block - at) & 7;
     }
     layout = Layout(tensors);
-    initial = memory->Allocate(layout.bytes());
-    row = memory->Allocate(layout.bytes());
+    initial = memory->Allocate(MemoryUse::kResults, layout.bytes());
+    row = memory->Allocate(MemoryUse::kResults, layout.bytes());
     plane = DevicePlane::Create(memory.get(), wake, options).value();
     plane->communicators().Join(self(), 1);
   }

@@ -420,11 +420,17 @@ function table(node, heads, rows) {
   }, (row, { cells }) => cells.forEach((cell, i) => set(row.children[i], cell === null || cell === undefined ? "" : String(cell))));
 }
 
+// What a worker's library holds beside the program's tensors.
+function memory(w) {
+  const mib = (bytes) => Math.ceil(bytes / 1048576) + " MiB";
+  return [w.host_bytes ? mib(w.host_bytes) : "", w.device_bytes ? mib(w.device_bytes) + " on its device" : ""].filter((text) => text).join(", ");
+}
+
 function showWorkers(s) {
   const order = (w) => (w.state === "waiting" ? 0 : w.here ? 1 : 2);
   const shown = [...s.workers].sort((a, b) => order(a) - order(b) || a.rank - b.rank).slice(0, 200);
-  table(by("workers"), [["rank", "n"], ["state"], ["iteration", "n"], ["heard", "n"], ["host"], ["pid", "n"], ["why"]],
-    shown.map((w) => [w.rank, [w.rank, w.state + (w.detail ? " (" + w.detail + ")" : "") + (w.share ? ", " + w.share + " samples a step" : ""), w.iteration, w.heard_s === null ? "–" : seconds(w.heard_s) + " ago", w.host, w.pid, w.why]]));
+  table(by("workers"), [["rank", "n"], ["state"], ["iteration", "n"], ["heard", "n"], ["memory", "n"], ["host"], ["pid", "n"], ["why"]],
+    shown.map((w) => [w.rank, [w.rank, w.state + (w.detail ? " (" + w.detail + ")" : "") + (w.share ? ", " + w.share + " samples a step" : ""), w.iteration, w.heard_s === null ? "–" : seconds(w.heard_s) + " ago", memory(w), w.host, w.pid, w.why]]));
 }
 
 function showGroups() {

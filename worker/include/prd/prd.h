@@ -72,7 +72,7 @@ extern "C" {
 
 /* Of this header. Libraries of one major version keep what its minor versions have. */
 #define PRD_ABI_MAJOR 1
-#define PRD_ABI_MINOR 5
+#define PRD_ABI_MINOR 6
 
 enum {
   PRD_DONE = 0,
@@ -219,6 +219,17 @@ typedef struct prd_group_transports {
   uint64_t staged;
 } prd_group_transports;
 
+/* As prd::MemoryHeld; `use` is never freed. */
+typedef struct prd_memory {
+  uint32_t size;
+  uint32_t reserved;
+  const char* use;
+  int64_t host;
+  int64_t host_peak;
+  int64_t device;
+  int64_t device_peak;
+} prd_memory;
+
 /* PRD_ABI_MAJOR << 16 | PRD_ABI_MINOR, of the library. */
 PRD_API uint32_t prd_abi(void);
 /* "unavailable" of PRD_UNAVAILABLE, "ok" of 0 and more. */
@@ -285,6 +296,8 @@ PRD_API int32_t prd_get_progress(const prd_session* session, prd_progress* progr
 PRD_API int32_t prd_get_share(const prd_session* session, int32_t ahead, prd_batch_share* share);
 PRD_API int32_t prd_get_group_transports(const prd_session* session,
                                          prd_group_transports* transports);
+/* The index-th of prd::Session::memory; PRD_NOT_FOUND: there are no more. Since 1.6. */
+PRD_API int32_t prd_get_memory(const prd_session* session, uint64_t index, prd_memory* memory);
 
 /* After prd_attach is done. Before: -1, 0, 0, "" and 0. */
 PRD_API int32_t prd_rank(const prd_session* session);

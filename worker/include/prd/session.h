@@ -179,13 +179,14 @@ class PRD_EXPORT Session {
   // in a signal handler while the session exists.
   void Cancel();
 
-  int rank() const;     // -1 before Attach
-  int workers() const;  // that the job started with; 0 before Attach
+  int rank() const;                 // -1 before Attach
+  int workers() const;              // that the job started with; 0 before Attach
   std::int64_t iteration() const;
   std::string engine() const;                // human-readable; empty before Attach
-  bool needs_gradients() const;              // the job reduces them, or looks at them
+  bool needs_gradients() const;              // the job reduces or looks at them
   GroupTransports group_transports() const;  // since the session began. Any thread
   [[deprecated("use group_transports()")]] GroupTransports group_ways() const;
+  std::vector<MemoryHeld> memory() const;  // "all" first, then each use so far. Any thread
 
  private:
   class Impl;

@@ -138,6 +138,18 @@ struct GroupTransports {
 };
 using GroupWays [[deprecated("use GroupTransports")]] = GroupTransports;
 
+// Bytes that the library holds for a replica beside the caller's tensors, and the most it has held
+// at once, in host memory (of a device's replica: pinned) and on the device. `use` is "all", or
+// what they are for: worker/README.md, Memory. Not counted are the queues of connections, and what
+// CUDA and NCCL take for themselves.
+struct MemoryHeld {
+  std::string use;
+  std::int64_t host = 0;
+  std::int64_t host_peak = 0;
+  std::int64_t device = 0;
+  std::int64_t device_peak = 0;
+};
+
 // How far the whole job is, as far as this worker has been told: by at most a heartbeat too little
 // (heartbeat_ms in the config, 500 ms).
 struct Progress {

@@ -4,7 +4,7 @@ import os
 
 from prd import places
 
-ABI_MAJOR, ABI_MINOR = 1, 5
+ABI_MAJOR, ABI_MINOR = 1, 6
 DONE, APPLY, PENDING = 0, 1, 2
 
 
@@ -79,6 +79,11 @@ class GroupTransports(Sized):
                 ("staged", c.c_uint64)]
 
 
+class Memory(Sized):
+    _fields_ = [("size", c.c_uint32), ("reserved", c.c_uint32), ("use", c.c_char_p), ("host", c.c_int64), ("host_peak", c.c_int64),
+                ("device", c.c_int64), ("device_peak", c.c_int64)]
+
+
 _SESSION = c.c_void_p
 # What each function returns, and takes.
 _FUNCTIONS = {
@@ -112,6 +117,7 @@ _FUNCTIONS = {
     "prd_get_progress": (c.c_int32, [_SESSION, c.POINTER(Progress)]),
     "prd_get_share": (c.c_int32, [_SESSION, c.c_int32, c.POINTER(BatchShare)]),
     "prd_get_group_transports": (c.c_int32, [_SESSION, c.POINTER(GroupTransports)]),
+    "prd_get_memory": (c.c_int32, [_SESSION, c.c_uint64, c.POINTER(Memory)]),
     "prd_rank": (c.c_int32, [_SESSION]),
     "prd_workers": (c.c_int32, [_SESSION]),
     "prd_iteration": (c.c_int64, [_SESSION]),

@@ -68,6 +68,15 @@ class GroupTransports(NamedTuple):
     staged: int
 
 
+class MemoryHeld(NamedTuple):
+    """Bytes that the library holds beside the program's arrays, and the most so far: in host memory, and on the device."""
+
+    host: int
+    host_peak: int
+    device: int
+    device_peak: int
+
+
 def _options(given):
     """prd_options: the environment's, and over them those that are given."""
     options = _abi.Options()
@@ -413,6 +422,14 @@ class Session:
         t = _abi.GroupTransports()
         self._check(self._library.prd_get_group_transports(self._session(), t), None)
         return GroupTransports(t.collective, t.exchange, t.staged)
+
+    @property
+    def memory(self):
+        """What the library holds, by what it is for: a MemoryHeld for "all" and for each use (worker/README.md, Memory). Any thread."""
+        found, m = {}, _abi.Memory()
+        while self._library.prd_get_memory(self._session(), len(found), m) >= 0:
+            found[m.use.decode()] = MemoryHeld(m.host, m.host_peak, m.device, m.device_peak)
+        return found
 
     @property
     def interrupted(self):

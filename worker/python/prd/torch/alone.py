@@ -10,7 +10,7 @@ import time
 import torch
 
 from prd import errors
-from prd.session import BatchShare, GroupTransports, Progress, StepResult
+from prd.session import BatchShare, GroupTransports, MemoryHeld, Progress, StepResult
 from prd.torch.data import batch_samples
 
 # Any of these says that the process is meant to be a worker of a job.
@@ -44,6 +44,7 @@ class AloneSession:
 
     rank, workers, engine, needs_gradients, interrupted = 0, 1, "alone", False, False
     group_transports = GroupTransports(0, 0, 0)
+    memory = {"all": MemoryHeld(0, 0, 0, 0)}
 
     def __init__(self, batch=None, max_share=None):
         self._batch = int(os.environ.get("PRD_BATCH") or 0) if batch is None else batch
