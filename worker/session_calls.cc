@@ -309,8 +309,22 @@ Task<Status> SessionCalls::JoinJob(Replica replica) {
   GiveToCaller();
   if (!done.status.ok()) co_return done.status;
   attached_ = true;
+  SayMemory(welcome());
   returned_ = Clock::now();
   co_return Status::Ok();
+}
+
+// Once, for all workers, of models whose memory somebody may miss.
+void SessionCalls::SayMemory(const Welcome& welcome) {
+  constexpr std::size_t kLarge = 64 << 20;
+  const std::size_t bytes = background_->store()->TrainingBytes(welcome.plan);
+  if (welcome.rank != 0 || bytes < kLarge) return;
+  const bool exchanges = !TrainsInGroups(welcome.plan);
+  background_->log().Say("engine " + welcome.engine + " holds " + std::to_string(bytes >> 20) +
+                         " MiB beside the model and its gradients" +
+                         (exchanges ? ", and what workers exchange," : "") + " " +
+                         (device_ != nullptr ? "on the device" : "in host memory") +
+                         " (Session::memory, prdctl workers)");
 }
 
 Task<Status> SessionCalls::SetGradients(std::vector<Tensor> gradients) {

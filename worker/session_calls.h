@@ -153,6 +153,7 @@ class SessionCalls {
   };
   Task<Looked> LookForNonfinite(Welcome welcome, bool discard);
   void SayIfNotWeighed(const Welcome& welcome, std::int64_t samples);
+  void SayMemory(const Welcome& welcome);
   Task<Status> Settle();
   void SettleSoon();
   StepResult Describe(const StepOutcome& outcome) const;

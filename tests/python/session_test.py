@@ -309,7 +309,7 @@ assert where[0] != threading.get_ident(), where
             self.assertEqual(0 if takes == "void" else takes.count(",") + 1, len(_abi._FUNCTIONS[name][1]), name)
         structs = {"options": _abi.Options, "tensor": _abi.Tensor, "replica": _abi.Replica, "step_input": _abi.StepInput,
                    "step_result": _abi.StepResult, "progress": _abi.Progress, "batch_share": _abi.BatchShare,
-                   "group_transports": _abi.GroupTransports}
+                   "group_transports": _abi.GroupTransports, "memory": _abi.Memory}
         kinds = {"uint32_t": ctypes.c_uint32, "int32_t": ctypes.c_int32, "uint64_t": ctypes.c_uint64, "int64_t": ctypes.c_int64}
         found = re.findall(r"typedef struct prd_(\w+) \{(.*?)\}", header, re.DOTALL)
         self.assertEqual({name for name, _ in found}, set(structs))

@@ -408,6 +408,10 @@ const char* c_asks_and_averages(const char* endpoint, int rank) {
   CHECK(mean[0] == both && mean[kValues - 1] == both);
   prd_group_transports transports = {.size = sizeof transports};
   CHECK(prd_get_group_transports(session, &transports) == 0 && transports.collective == 0);
+  prd_memory memory = {.size = sizeof memory};
+  CHECK(prd_get_memory(session, 0, &memory) == 0 && strcmp(memory.use, "all") == 0);
+  CHECK(memory.host_peak >= memory.host && memory.host_peak > 0 && memory.device_peak == 0);
+  CHECK(prd_get_memory(session, 1000, &memory) == PRD_NOT_FOUND);
   CHECK(end_call(session, prd_finish(session, 1), &model) == 0);
   CHECK(model.values[7] == both);
   prd_close(session);

@@ -26,6 +26,7 @@
 #include "tests/standin/device.h"
 #include "tests/worker/fake_daemon.h"
 #include "worker/device/gpu.h"
+#include "worker/memory/memory.h"
 
 namespace prd {
 namespace {
@@ -641,6 +642,42 @@ TEST(SessionDeviceFaultTest, ADeviceThatFailsLeavesTheJobWhichGoesOn) {
       EXPECT_TRUE(status.ok()) << status.ToString();
       EXPECT_TRUE(session->Finish().ok());
       EXPECT_FLOAT_EQ(model.Parameters().front(), 6.f);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// The worker whose replica is taken at the start holds nothing; the other one holds all of it.
+TEST(SessionMemoryTest, WhatFindsNoPlaceIsNamed) {
+  HostMemory memory;
+  const std::size_t too_much = std::size_t{1} << 60;
+  try {
+    (void)memory.Allocate(MemoryUse::kOutbox, too_much);
+    FAIL() << "found a place";
+  } catch (const std::bad_alloc& error) {
+    EXPECT_EQ(
+        std::string(error.what()).find("no memory for 1152921504606846976 bytes of \"outbox\""),
+        0u);
+  }
+  EXPECT_EQ(memory.meter()->all(), HeldMemory{});
+}
+
+TEST(SessionMemoryTest, AStartCostsItsSourceNothing) {
+  FakeDaemon daemon(SpecFor(AllReduceOptions{}, 2));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      HostModel model;
+      Result<Session> session = Open(daemon, rank);
+      ASSERT_TRUE(session.ok());
+      ASSERT_TRUE(session->Attach(model.replica()).ok());
+      model.Give(1);
+      ASSERT_TRUE(session->Step({.samples = 1}).ok());
+      const MemoryHeld results = session->memory().at(1);
+      EXPECT_EQ(results.use, "results");
+      EXPECT_EQ(results.host, std::int64_t{kSize} * 4);
+      EXPECT_EQ(results.host_peak, std::int64_t{kSize} * 4 * (rank == 0 ? 1 : 3));
+      EXPECT_TRUE(session->Finish().ok());
     });
   }
   for (std::thread& thread : threads) thread.join();

@@ -77,7 +77,7 @@ class DeviceMemory::Core : public std::enable_shared_from_this<Core> {
     return failure_;
   }
 
-  Row Allocate(std::size_t bytes, bool host);
+  Row Allocate(MemoryUse use, std::size_t bytes, bool host);
   void Free(std::byte* data, std::size_t bytes, bool host);
   std::shared_ptr<Transfer> Combine(const Layout& layout, Job job);
   const Gpu::Table* TableOf(const Layout& layout);
@@ -241,7 +241,7 @@ void DeviceMemory::Core::Close() {
 
 // ---- rows ----
 
-Row DeviceMemory::Core::Allocate(std::size_t bytes, bool host) {
+Row DeviceMemory::Core::Allocate(MemoryUse use, std::size_t bytes, bool host) {
   if (bytes == 0) return {};
   Sweep();
   const auto row = [&](std::byte* data) {
@@ -263,9 +263,9 @@ Row DeviceMemory::Core::Allocate(std::size_t bytes, bool host) {
   if (!failed()) {
     const Result<std::byte*> data = host ? gpu->MallocHost(bytes) : gpu->Malloc(bytes);
     if (data.ok()) return row(*data);
-    const std::string what = " of " + std::to_string(bytes) + " bytes of " +
-                             (host ? "pinned memory: " : gpu->name() + ": ");
-    Note(Status(data.status().code(), "a row" + what + data.status().message()));
+    const std::string where = host ? "pinned host memory" : gpu->name();
+    Note(Status(data.status().code(), where + " has no place for " + WhatFor(use, bytes) + ": " +
+                                          data.status().message()));
   }
   if (!host) return Row(nullptr, bytes, [](std::byte*) {});
   return Row(new std::byte[bytes], bytes, [](std::byte* data) { delete[] data; });
@@ -508,9 +508,13 @@ DeviceMemory::DeviceMemory(std::shared_ptr<Core> core) : core_(std::move(core)) 
 
 DeviceMemory::~DeviceMemory() { core_->Close(); }
 
-Row DeviceMemory::Make(std::size_t bytes) { return core_->Allocate(bytes, false); }
+Row DeviceMemory::Make(MemoryUse use, std::size_t bytes) {
+  return core_->Allocate(use, bytes, false);
+}
 
-Row DeviceMemory::MakeHost(std::size_t bytes) { return core_->Allocate(bytes, true); }
+Row DeviceMemory::MakeHost(MemoryUse use, std::size_t bytes) {
+  return core_->Allocate(use, bytes, true);
+}
 
 std::shared_ptr<Transfer> DeviceMemory::Combine(const Layout& layout, std::size_t offset,
                                                 std::size_t length, std::span<const Place> to,

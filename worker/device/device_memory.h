@@ -79,8 +79,8 @@ class DeviceMemory : public Memory {
   class Copying;
   explicit DeviceMemory(std::shared_ptr<Core> core);
   // After a failure without data; MakeHost's have data, which is not pinned.
-  Row Make(std::size_t bytes) override;
-  Row MakeHost(std::size_t bytes) override;
+  Row Make(MemoryUse use, std::size_t bytes) override;
+  Row MakeHost(MemoryUse use, std::size_t bytes) override;
 
   // Rows and Transfers have it, too.
   std::shared_ptr<Core> core_;

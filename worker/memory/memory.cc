@@ -106,12 +106,12 @@ std::optional<Layout::Element> Memory::FirstNonfinite(const Layout& layout) {
 // A large row is asked for in huge pages, where the system gives them to whoever asks: all of it is
 // written at once, and a fault for each 4 KiB would take longer than that. The rest behind the last
 // huge page stays small.
-Row HostMemory::Make(std::size_t bytes) {
+Row HostMemory::Make(MemoryUse use, std::size_t bytes) {
   if (bytes < kLargeRow) {
     return Row(new std::byte[bytes], bytes, [](std::byte* data) { delete[] data; });
   }
   void* data = nullptr;
-  if (posix_memalign(&data, kHugePage, bytes) != 0) throw std::bad_alloc();
+  if (posix_memalign(&data, kHugePage, bytes) != 0) throw NoMemory(use, bytes);
   (void)madvise(data, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
   return Row(static_cast<std::byte*>(data), bytes, [](std::byte* row) { std::free(row); });
 }

@@ -95,14 +95,14 @@ class Memory {
   virtual bool device() const { return false; }
 
   // A row of this memory, and a row of host memory for bytes that go to and fro. After a failure, a
-  // row that no call changes.
+  // row that no call changes. Host memory that is not there is a NoMemory, thrown.
   Row Allocate(MemoryUse use, std::size_t bytes) {
-    Row row = Make(bytes);
+    Row row = Make(use, bytes);
     row.Count({meter_, use, device(), bytes});
     return row;
   }
   Row AllocateHost(MemoryUse use, std::size_t bytes) {
-    Row row = MakeHost(bytes);
+    Row row = MakeHost(use, bytes);
     row.Count({meter_, use, false, bytes});
     return row;
   }
@@ -155,8 +155,8 @@ class Memory {
   virtual Status failure() const { return Status::Ok(); }
 
  private:
-  virtual Row Make(std::size_t bytes) = 0;
-  virtual Row MakeHost(std::size_t bytes) = 0;
+  virtual Row Make(MemoryUse use, std::size_t bytes) = 0;
+  virtual Row MakeHost(MemoryUse use, std::size_t bytes) = 0;
   // Calls f(dtype, data, bytes, at) for runs of the row, in order, with the bytes in host memory;
   // `at` is the run's place in the row. Stops where f returns false.
   using Visitor = std::function<bool(DType, const std::byte*, std::size_t, std::size_t)>;
@@ -175,8 +175,8 @@ class HostMemory : public Memory {
   void Zero(std::byte* data, std::size_t bytes) override;
 
  private:
-  Row Make(std::size_t bytes) override;
-  Row MakeHost(std::size_t bytes) override { return Make(bytes); }
+  Row Make(MemoryUse use, std::size_t bytes) override;
+  Row MakeHost(MemoryUse use, std::size_t bytes) override { return Make(use, bytes); }
 };
 
 }  // namespace prd

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -39,6 +40,21 @@ inline const char* MemoryUseName(const std::string& name) {
   const auto found = std::find(kMemoryUseNames.begin(), kMemoryUseNames.end(), name);
   return found != kMemoryUseNames.end() ? *found : "all";
 }
+
+// "no memory for 4096 bytes of \"outbox\"": and where to read what that is and how to do without.
+inline std::string WhatFor(MemoryUse use, std::size_t bytes) {
+  return std::to_string(bytes) + " bytes of \"" + kMemoryUseNames[static_cast<std::size_t>(use)] +
+         "\" (worker/README.md, Memory: which engine needs them, and which option saves them)";
+}
+
+class NoMemory : public std::bad_alloc {
+ public:
+  NoMemory(MemoryUse use, std::size_t bytes) : text_("no memory for " + WhatFor(use, bytes)) {}
+  const char* what() const noexcept override { return text_.c_str(); }
+
+ private:
+  std::string text_;
+};
 
 // Counts bytes by use and by place. Threads: any.
 class MemoryMeter {

@@ -126,6 +126,19 @@ bool GroupReduction::Advance(Instant now) {
   return hears_ = true;
 }
 
+// Whether the result is this member's own part, bit for bit: that of a group of one, and of a start
+// that takes this replica. Nothing is copied then, and nothing has to be committed.
+bool GroupReduction::ResultStays() const {
+  const bool in_place = what_ == Reduces::kParameters || what_ == Reduces::kGradients;
+  if (device() || !in_place || group_.initial_weight != 0 || group_.ring_only) return false;
+  for (std::size_t i = 0; i < group_.members.size(); ++i) {
+    if (member(i).weight != (i == position_ ? 1 : 0)) return false;
+  }
+  if (group_.members.size() == 1) return true;
+  // Others may copy a round's result later; and small rows do not go around a ring.
+  return group_.kind != GroupKind::kRound && shape_->bytes() > context_.direct_bytes;
+}
+
 // The reduction through the mesh. Nothing of the row is read yet.
 void GroupReduction::Staged() {
   ReplicaStore* store = context_.store;
@@ -137,8 +150,8 @@ void GroupReduction::Staged() {
                              .ring_only = group_.ring_only};
   for (const GroupMember& each : group_.members) options.weights.push_back(each.weight);
   if (!device() && group_.initial_weight != 0) options.initial = store->initial.data();
-  staging_ = context_.buffers->Get(shape_->bytes());
-  options.staging = staging_->data();
+  if (!ResultStays()) staging_ = context_.buffers->Get(shape_->bytes());
+  if (staging_ != nullptr) options.staging = staging_->data();
   const Layout* row = &row_;  // a null's sizes alone count
   if (device() && contributes()) {
     own_ = context_.buffers->Get(shape_->bytes());
@@ -414,7 +427,7 @@ Memory::Place GroupReduction::ResultRow() const {
 }
 
 RoundResult GroupReduction::result() const {
-  if (group_.kind != GroupKind::kRound) return {};
+  if (group_.kind != GroupKind::kRound || (!started_ && staging_ == nullptr)) return {};
   return {
       .group = group_.id, .round = group_.iteration, .row = ResultRow(), .members = group_.members};
 }
@@ -426,7 +439,8 @@ std::uint64_t GroupReduction::sent_bytes() const {
 // REQUIRES: the store's mutex is held.
 Status GroupReduction::Commit() {
   ReplicaStore* store = context_.store;
-  const Memory::Place place = ResultRow();
+  const bool stays = !started_ && staging_ == nullptr;
+  const Memory::Place place = stays ? Memory::Tensors() : ResultRow();
   // On a host the initial model's part is in the result; so it is on the plane.
   const Weight initial = device() && reduction_ ? reduction_->initial_share() : Weight{0, 0};
   bool in_parameters = false;
@@ -436,7 +450,7 @@ Status GroupReduction::Commit() {
       CommitParameters(place, initial);
       break;
     case Reduces::kGradients:
-      store->memory->Combine(store->gradients, Memory::Tensors(), {{place}});
+      if (!stays) store->memory->Combine(store->gradients, Memory::Tensors(), {{place}});
       break;
     case Reduces::kDifference:
       in_parameters = true;
@@ -459,7 +473,9 @@ Status GroupReduction::Commit() {
 void GroupReduction::CommitParameters(const Memory::Place& result, Weight initial) {
   ReplicaStore* store = context_.store;
   const GroupKind kind = group_.kind;
-  if (shape_ == &store->whole) {
+  if (!started_ && staging_ == nullptr) {
+    store->caller_newer = false;
+  } else if (shape_ == &store->whole) {
     store->SetWhole(result);
   } else if (!(started_ && Commits())) {
     store->SetParameters(result, initial);

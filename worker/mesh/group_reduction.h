@@ -120,6 +120,7 @@ class GroupReduction {
   bool Take();
   bool Commits() const;
   Memory::Place Part() const;
+  bool ResultStays() const;
   void Staged();
   void Copy();
   void StartPlane(Instant now);
@@ -152,10 +153,10 @@ class GroupReduction {
   bool asked_ = false;  // the communicators know of it
 
   // Staged.
-  Layout row_;                   // what is contributed, in host memory
-  std::shared_ptr<Buffer> own_;  // where it is, of a device's
-  bool copied_ = false;          // or on its way there
-  std::shared_ptr<Buffer> staging_;
+  Layout row_;                       // what is contributed, in host memory
+  std::shared_ptr<Buffer> own_;      // where it is, of a device's
+  bool copied_ = false;              // or on its way there
+  std::shared_ptr<Buffer> staging_;  // null: the result is the own part, where that is
   std::optional<Reduction> reduction_;
   bool hears_ = false;
   std::uint64_t sent_ = 0;

@@ -356,6 +356,7 @@ const std::byte* Reduction::result() const {
 void Reduction::Commit() const { row_->Write(0, row_->bytes(), result()); }
 
 void Reduction::ReduceAlone() {
+  if (options_.staging == nullptr) return;
   row_->ForEach(0, row_->bytes(),
                 [&](DType dtype, const std::byte* data, std::size_t run, std::size_t at) {
                   Scale(dtype, options_.staging + at, data, run, weights_[options_.position]);
@@ -379,6 +380,7 @@ void Reduction::SumDirect() {
 
 // What is final comes to rest; what is passed on stays as it came.
 void Reduction::Keep(std::size_t offset, const zmq::message_t& chunk) {
+  if (options_.staging == nullptr) return;
   std::memcpy(options_.staging + offset, chunk.data(), chunk.size());
   AddInitial(offset, chunk.size());
 }

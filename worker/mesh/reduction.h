@@ -59,7 +59,9 @@ class Reduction {
     // adds it itself (initial_share).
     const std::byte* initial = nullptr;
     double initial_weight = 0;
-    // The result: as many bytes as the row, and the caller's. Half-made before Complete.
+    // The result: as many bytes as the row, and the caller's. Half-made before Complete. Null: it
+    // is not wanted, for it is this member's own part. That is so where its weight is 1, all others
+    // are 0, there is no initial model, and the group is of one member or its rows are not small.
     std::byte* staging = nullptr;
     std::size_t chunk_bytes = 0;   // a multiple of 8; equal on all members
     std::size_t direct_bytes = 0;  // rows up to this are small; equal on all members

@@ -120,6 +120,13 @@ struct ReplicaStore {
     if (!TrainsInGroups(plan)) return 0;
     return NeedsGradients(plan) ? gradients.bytes() : parameters.bytes();
   }
+  // Bytes of all rows of a worker that trains; of hop and ssp without what they exchange.
+  std::size_t TrainingBytes(const Plan& plan) const {
+    const Rows rows = RowsOf(plan);
+    const std::size_t row = NeedsGradients(plan) ? gradients.bytes() : parameters.bytes();
+    const int others = int{rows.initial} + int{rows.outbox} + int{rows.inbox} + int{rows.base};
+    return TrainingRow(plan) + static_cast<std::size_t>(others) * row + averaged.bytes();
+  }
   // Bytes of the longest row that a group reduces.
   std::size_t LongestRow() const {
     return std::max({BeginsWith()->bytes(), parameters.bytes(), gradients.bytes()});

@@ -175,12 +175,11 @@ class PRD_EXPORT Session {
   void LeaveSoon(const char* reason,
                  std::chrono::milliseconds grace = std::chrono::milliseconds(0));
 
-  // The call in progress, and every later one but Leave, returns kCancelled soon. Any thread; safe
-  // in a signal handler while the session exists.
+  // The call in progress, and all later ones but Leave, return kCancelled soon. Threads: LeaveSoon.
   void Cancel();
 
-  int rank() const;                 // -1 before Attach
-  int workers() const;              // that the job started with; 0 before Attach
+  int rank() const;     // -1 before Attach
+  int workers() const;  // that the job started with; 0 before Attach
   std::int64_t iteration() const;
   std::string engine() const;                // human-readable; empty before Attach
   bool needs_gradients() const;              // the job reduces or looks at them

@@ -198,7 +198,7 @@ class _SignalsWait:
 class Session:
     """One worker of a job. Options that are not given are the environment's (PRD_JOB, PRD_RANK and so on).
 
-    Threads: one at a time, but for interrupted, progress, share, group_transports, clock, stop, leave_soon, tell_loss and cancel. Ctrl-C
+    Threads: one at a time, but for interrupted, progress, share, group_transports, memory, clock, stop, leave_soon, tell_loss and cancel. Ctrl-C
     during a call raises KeyboardInterrupt in the call, which stays in progress: `proceed`, or whatever is called next,
     brings it to its end first. Until then the gradients are the call's. As a context manager, the session ends with the
     block: an exception that leaves the block becomes the reason why the worker leaves the job.
