@@ -190,12 +190,14 @@ void Mesh::JoinRun(RunId run, const Plan& plan, DurationNs lease, MeshProtection
   run_ = run;
   plan_ = plan;
   last_group_ = kNoGroup;
+  warm_ = false;
   incomplete_.clear();
 }
 
 // What a start has needed goes, and the memory of training's reductions is made now rather than in
 // the first one. A device may never need it.
 void Mesh::Warm() {
+  if (std::exchange(warm_, true)) return;
   const std::size_t bytes = store_->TrainingRow(plan_);
   if (!Buffers::Fits(store_->LongestRow(), bytes)) buffers_.Forget();
   malloc_trim(0);  // of frames that have come

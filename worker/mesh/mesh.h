@@ -317,6 +317,7 @@ class Mesh {
   Buffers buffers_;
   RoundResult newest_;             // of a kRound; until the next reduction starts
   GroupId last_group_ = kNoGroup;  // the newest one started here
+  bool warm_ = false;              // the run's start is over, and its memory given back
   std::optional<GroupReduction> active_;
   std::optional<Fetching> fetching_;
   std::optional<Fetching> sampling_;
