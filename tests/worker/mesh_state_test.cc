@@ -139,6 +139,25 @@ TEST(MeshStateTest, LaterCopiesNeedNotWait) {
   EXPECT_TRUE(store.kept_copy.empty());
 }
 
+// The next copy is likely to come soon, or not for long.
+TEST(MeshStateTest, MemoryOfACopyIsKeptForAWhile) {
+  StatefulJob job(plans::kModels, {16, 64});
+  job[1].store().kept_in_calls = true;
+  const auto copies = [&job](std::size_t worker) {
+    for (const MemoryHeld& held : job[worker].store().memory->meter()->Uses()) {
+      if (held.use == "copies") return held;
+    }
+    return MemoryHeld{};
+  };
+  EXPECT_TRUE(job.Fetch(0, 1).status.ok());
+  const auto whole = static_cast<std::int64_t>(job[1].store().whole.bytes());
+  EXPECT_EQ(copies(0).host, 0) << "it is where it belongs";
+  EXPECT_GE(copies(0).host_peak, whole);
+  EXPECT_EQ(copies(1).host, whole);
+  job[1].mesh().Service(MeshNow() + ReplicaServer::kKept);
+  EXPECT_EQ(copies(1).host, 0);
+}
+
 // State that the program changes in calls alone is copied where it is, whenever a peer asks.
 TEST(MeshStateTest, NoCopyWaitsForStateOfCallsAlone) {
   StatefulJob job(plans::kModels, {16, 64});

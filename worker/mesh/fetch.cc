@@ -183,6 +183,7 @@ void ReplicaServer::GiveResult(Sending sending, const RoundResult& newest) {
     return Start(sending.progress, std::move(sending), other.snapshot);
   }
   if (newest.group == wanted && Has(newest.members, sending.request.from)) {
+    used_ = sending.progress;
     return Start(sending.progress, std::move(sending), TakeResult(newest));
   }
   if (!peers_->Use(sending.endpoint).ok()) return;
@@ -224,7 +225,6 @@ std::shared_ptr<const ReplicaServer::Snapshot> ReplicaServer::TakeReplica(bool a
                     .bytes = {bytes(parameters), bytes(initial), bytes(inbox), bytes(kept)},
                     .inbox_rounds = filled ? store_->inbox_rounds : 0,
                     .inbox_iteration = store_->inbox_iteration};
-  buffers_.Forget();  // a copy ends with its last frame: there may be no other one for long
   return snapshot;
 }
 
@@ -250,6 +250,7 @@ void ReplicaServer::ServeWaiting(Instant now) {
     if (all && !store_->CanCopyKept()) return false;
     std::shared_ptr<const Snapshot>& snapshot = snapshots[all ? 0 : 1];
     if (snapshot == nullptr) snapshot = TakeReplica(all);
+    used_ = now;
     Start(now, std::move(sending), snapshot);
     return true;
   });
@@ -271,6 +272,10 @@ void ReplicaServer::Service(Instant now, DurationNs timeout) {
     }
     return done || now - sending.progress > timeout;
   });
+  if (used_ && sending_.empty() && now - *used_ >= kKept) {
+    buffers_.Forget();
+    used_.reset();
+  }
 }
 
 FrameHeader ReplicaServer::Answer(const Sending& sending, FrameKind kind) const {
@@ -336,6 +341,7 @@ void ReplicaServer::Hold() {
 
 std::optional<Instant> ReplicaServer::NextDeadline(DurationNs timeout) const {
   std::optional<Instant> next;
+  if (used_ && sending_.empty()) next = *used_ + kKept;
   for (const std::deque<Sending>* all : {&unordered_, &sending_}) {
     for (const Sending& sending : *all) {
       const Instant at = sending.progress + timeout;

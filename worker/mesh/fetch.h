@@ -87,6 +87,9 @@ class ReplicaServer {
   static constexpr std::size_t kMaxWaiting = 64;
   // Requests of one member that wait for an order: a copy, and one for an average.
   static constexpr std::size_t kMaxUnordered = 2;
+  // Memory of copies is kept for the next one for so long: new memory costs more to clear than to
+  // fill, and a worker that is always slow may copy every few rounds.
+  static constexpr DurationNs kKept = 30 * kSecond;
 
   ReplicaServer(ReplicaStore* store, Peers* peers)
       : store_(store), peers_(peers), buffers_([store](std::size_t bytes) {
@@ -114,7 +117,7 @@ class ReplicaServer {
   // Keeps connections in use that a rest would stop watching.
   void Hold();
   std::optional<Instant> NextDeadline(DurationNs timeout) const;
-  bool idle() const { return waiting_.empty() && sending_.empty() && unordered_.empty(); }
+  bool idle() const { return waiting_.empty() && sending_.empty() && unordered_.empty() && !used_; }
   void Clear();
   // Other memory is used from now on.
   void Forget() { buffers_.Forget(); }
@@ -151,6 +154,7 @@ class ReplicaServer {
   ReplicaStore* store_;
   Peers* peers_;
   Buffers buffers_;
+  std::optional<Instant> used_;                // they were, last
   std::map<Incarnation, std::size_t> orders_;  // copies that are not asked for yet
   std::deque<Sending> unordered_;              // without an order yet; `progress`: since then
   std::deque<Sending> waiting_;                // without a snapshot yet
