@@ -137,11 +137,18 @@ TEST_F(JobMetersTest, SharesOfABatchAreThere) {
     const auto incarnation = static_cast<Incarnation>(7 + rank);
     run->Step(now_, FromWorker{{.incarnation = incarnation, .seq = 1, .body = hello}}, &out);
   }
+  for (const std::uint64_t bytes : {9u, 5u}) {  // of two workers, the most counts
+    const Progressed told{.memory = {.host = bytes, .host_peak = 10, .device = 2 * bytes}};
+    const auto incarnation = static_cast<Incarnation>(bytes == 9 ? 7 : 8);
+    run->Step(now_, FromWorker{{.incarnation = incarnation, .seq = 2, .body = told}}, &out);
+  }
   for (const Record& record : out.records) meters_.Add(record);
   MetricsPage page;
   meters_.Write(now_, now_.ns, jobs, &page);
   const std::string text = page.Text();
   const std::string of = "{job=\"even\",engine=\"all-reduce\"";
+  EXPECT_THAT(text, HasSubstr("prd_job_worker_memory_bytes" + of + ",place=\"host\"} 9\n"));
+  EXPECT_THAT(text, HasSubstr("prd_job_worker_memory_bytes" + of + ",place=\"device\"} 18\n"));
   EXPECT_THAT(text, HasSubstr("prd_batch_samples" + of + "} 9\n"));
   EXPECT_THAT(text, HasSubstr("prd_share_changes_total" + of + "} 1\n"));
   EXPECT_THAT(text, HasSubstr("prd_share_samples" + of + ",rank=\"0\"} 5\n"));

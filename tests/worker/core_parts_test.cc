@@ -174,6 +174,25 @@ TEST(CallSlotTest, TimesOutAfterTheControllerWasHeardAndTheStartHasATimeOfItsOwn
 
 // ---- what has been trained, and whom it cannot reach ----
 
+TEST(TrainedReportTest, MemoryIsToldWhenItChangesAndAtMostOnceASecond) {
+  const Instant start{100 * kSecond};
+  const HeldMemory small{.host = 1, .host_peak = 2}, large{.host = 3, .host_peak = 4};
+  TrainedReport report;
+  report.Begin({}, {});
+  Hello hello;
+  report.TellIn(start, &hello);
+  EXPECT_FALSE(report.memory_is_news(start));
+  report.NoteMemory(small);
+  EXPECT_TRUE(report.memory_is_news(start));
+  EXPECT_EQ(report.Tell(start), Progressed{.memory = small});
+  report.NoteMemory(large);
+  EXPECT_FALSE(report.memory_is_news(start + kSecond / 2));
+  EXPECT_EQ(report.Tell(start + kSecond / 2), std::nullopt);
+  EXPECT_EQ(report.Tell(start + kSecond), Progressed{.memory = large});
+  report.TellIn(start + 2 * kSecond, &hello);
+  EXPECT_EQ(report.Tell(start + 2 * kSecond), Progressed{.memory = large}) << "to another one";
+}
+
 TEST(TrainedReportTest, TellsEachThingOnce) {
   TrainedReport report;
   report.Begin({.steps = 5, .samples = 50}, {});

@@ -146,7 +146,7 @@ void SessionFlow::StepDone(bool copied, Actions* out) {
   p_.beside.MoveCosts(&p_.step.outcome);
   protocol_->OnStepEnds();
   if (p_.standing.ends_run && is_member() && !handed_over_) return EndRunAfterStep(out);
-  const bool due = p_.now - p_.report.told_at() >= kTellEvery || p_.report.memory_is_news();
+  const bool due = p_.now - p_.report.told_at() >= kTellEvery || p_.report.memory_is_news(p_.now);
   if (due) TellTrainedSoon(out);
   Done(Status::Ok(), out);
 }

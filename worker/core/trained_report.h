@@ -51,19 +51,23 @@ class TrainedReport {
   }
   // A message with all that has not been told; nullopt if that is nothing.
   std::optional<Progressed> Tell(Instant now) {
-    if (own_ == told_ && nonfinite_ == 0 && losses_.count == 0 && !memory_is_news()) {
+    if (own_ == told_ && nonfinite_ == 0 && losses_.count == 0 && !memory_is_news(now)) {
       return std::nullopt;
     }
     told_ = own_;
     told_at_ = now;
     told_memory_ = memory_;
+    memory_told_at_ = now;
     return Progressed{.own = own_,
                       .nonfinite = std::exchange(nonfinite_, 0),
                       .losses = std::exchange(losses_, {}),
                       .memory = memory_};
   }
   Instant told_at() const { return told_at_; }
-  bool memory_is_news() const { return memory_ != told_memory_; }
+  // What it holds is not what was told, a second ago or earlier.
+  bool memory_is_news(Instant now) const {
+    return memory_ != told_memory_ && now - memory_told_at_ >= kSecond;
+  }
 
   // ---- from the controller ----
 
@@ -97,6 +101,7 @@ class TrainedReport {
   std::uint32_t nonfinite_ = 0;
   Losses losses_;
   HeldMemory memory_, told_memory_;
+  Instant memory_told_at_;
 };
 
 }  // namespace prd
