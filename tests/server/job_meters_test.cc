@@ -139,8 +139,10 @@ TEST_F(JobMetersTest, SharesOfABatchAreThere) {
   }
   for (const std::uint64_t bytes : {9u, 5u}) {  // of two workers, the most counts
     const Progressed told{.memory = {.host = bytes, .host_peak = 10, .device = 2 * bytes}};
-    const auto incarnation = static_cast<Incarnation>(bytes == 9 ? 7 : 8);
-    run->Step(now_, FromWorker{{.incarnation = incarnation, .seq = 2, .body = told}}, &out);
+    const Rank rank = bytes == 9 ? 0 : 1;
+    const auto incarnation = static_cast<Incarnation>(7 + rank);
+    const WorkerEnvelope envelope{.rank = rank, .incarnation = incarnation, .seq = 2, .body = told};
+    run->Step(now_, FromWorker{envelope}, &out);
   }
   for (const Record& record : out.records) meters_.Add(record);
   MetricsPage page;
