@@ -319,11 +319,10 @@ void SessionCalls::SayMemory(const Welcome& welcome) {
   constexpr std::size_t kLarge = 64 << 20;
   const std::size_t bytes = background_->store()->TrainingBytes(welcome.plan);
   if (welcome.rank != 0 || bytes < kLarge) return;
-  const bool exchanges = !TrainsInGroups(welcome.plan);
   background_->log().Say("engine " + welcome.engine + " holds " + std::to_string(bytes >> 20) +
-                         " MiB beside the model and its gradients" +
-                         (exchanges ? ", and what workers exchange," : "") + " " +
-                         (device_ != nullptr ? "on the device" : "in host memory") +
+                         " MiB " + (device_ != nullptr ? "on the device" : "in host memory") +
+                         ", beside the model and its gradients" +
+                         (TrainsInGroups(welcome.plan) ? "" : " and what workers exchange") +
                          " (Session::memory, prdctl workers)");
 }
 

@@ -180,6 +180,8 @@ TEST(MeshStateTest, ACopyOfOtherStateIsRefused) {
   job[1].store().SetTensors(views, {}, {});
   EXPECT_EQ(job.Fetch(0, 1).status.code(), Code::kDataLoss);
   job[0].Expect(16, 17, 18);
+  // The start is not over: memory is given back, and training's made, with one that succeeds.
+  EXPECT_EQ(job[0].store().memory->meter()->all().host, job[0].store().averaged.bytes());
 }
 
 // ---- state that is written before a step averages (ReplicaStore) ----

@@ -19,10 +19,11 @@ namespace prd {
 namespace {
 
 constexpr std::size_t kTables = 8;
-// Rows that are kept for the next one of their size. To free one may wait for all that the device
-// does, a collective of a peer that is gone included.
+// Small rows that are kept for the next one of their size. Larger ones are freed once the device is
+// done with them, and nobody waits for that here (gpu.h, Malloc and Free;
+// worker/cuda/device_pool.h).
 constexpr std::size_t kSpares = 4;
-constexpr std::size_t kLargestSpare = 16 << 20;  // a larger one is not kept
+constexpr std::size_t kLargestSpare = 16 << 20;
 constexpr Weight kOne = {1, 1};
 
 bool Same(const std::vector<Layout::Piece>& a, const std::vector<Layout::Piece>& b) {

@@ -427,7 +427,7 @@ Memory::Place GroupReduction::ResultRow() const {
 }
 
 RoundResult GroupReduction::result() const {
-  if (group_.kind != GroupKind::kRound || (!started_ && staging_ == nullptr)) return {};
+  if (group_.kind != GroupKind::kRound || stays()) return {};
   return {
       .group = group_.id, .round = group_.iteration, .row = ResultRow(), .members = group_.members};
 }
@@ -439,8 +439,7 @@ std::uint64_t GroupReduction::sent_bytes() const {
 // REQUIRES: the store's mutex is held.
 Status GroupReduction::Commit() {
   ReplicaStore* store = context_.store;
-  const bool stays = !started_ && staging_ == nullptr;
-  const Memory::Place place = stays ? Memory::Tensors() : ResultRow();
+  const Memory::Place place = stays() ? Memory::Tensors() : ResultRow();
   // On a host the initial model's part is in the result; so it is on the plane.
   const Weight initial = device() && reduction_ ? reduction_->initial_share() : Weight{0, 0};
   bool in_parameters = false;
@@ -450,7 +449,7 @@ Status GroupReduction::Commit() {
       CommitParameters(place, initial);
       break;
     case Reduces::kGradients:
-      if (!stays) store->memory->Combine(store->gradients, Memory::Tensors(), {{place}});
+      if (!stays()) store->memory->Combine(store->gradients, Memory::Tensors(), {{place}});
       break;
     case Reduces::kDifference:
       in_parameters = true;
@@ -473,7 +472,7 @@ Status GroupReduction::Commit() {
 void GroupReduction::CommitParameters(const Memory::Place& result, Weight initial) {
   ReplicaStore* store = context_.store;
   const GroupKind kind = group_.kind;
-  if (!started_ && staging_ == nullptr) {
+  if (stays()) {
     store->caller_newer = false;
   } else if (shape_ == &store->whole) {
     store->SetWhole(result);

@@ -121,6 +121,8 @@ class GroupReduction {
   bool Commits() const;
   Memory::Place Part() const;
   bool ResultStays() const;
+  // ResultStays was so. REQUIRES: it ended ok.
+  bool stays() const { return !started_ && staging_ == nullptr; }
   void Staged();
   void Copy();
   void StartPlane(Instant now);

@@ -673,9 +673,9 @@ void Mesh::FinishReduce(Instant now) {
       if (endpoint.ok()) given_up.push_back(*endpoint);
     }
   }
-  const bool starts = active_->kind() == GroupKind::kInitial;
+  const bool started = status->ok() && active_->kind() == GroupKind::kInitial;
   active_.reset();
-  if (starts) Warm();
+  if (started) Warm();
   for (const std::string& endpoint : given_up) GiveUp(now, endpoint);
   Rest();
   events_->OnReduced(group, *status, sent, unreachable, digest);
@@ -691,9 +691,9 @@ void Mesh::FinishFetch(Instant now) {
     if (!lock.owns_lock() || store_->away) return;
     iteration = CommitFetch();
   }
-  const bool starts = fetching_->replica.result() == kNoGroup;
+  const bool started = status.ok() && fetching_->replica.result() == kNoGroup;
   fetching_.reset();
-  if (starts) Warm();
+  if (started) Warm();
   Rest();
   events_->OnFetched(status, iteration);
 }

@@ -140,8 +140,8 @@ using GroupWays [[deprecated("use GroupTransports")]] = GroupTransports;
 
 // Bytes that the library holds for a replica beside the caller's tensors, and the most it has held
 // at once, in host memory (of a device's replica: pinned) and on the device. `use` is "all", or
-// what they are for: worker/README.md, Memory. Not counted are the queues of connections, and what
-// CUDA and NCCL take for themselves.
+// what they are for: worker/README.md, Memory. Not counted are the queues of connections, a
+// device's 32 MiB through which host memory is copied, and what CUDA and NCCL take for themselves.
 struct MemoryHeld {
   std::string use;
   std::int64_t host = 0;
