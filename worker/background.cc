@@ -81,13 +81,19 @@ Status Background::Open(const SessionOptions& options) {
   Result<std::string> address = options.address.empty() ? AddressTowards(options.controller)
                                                         : Result<std::string>(options.address);
   if (!address.ok()) return address.status();
-  mesh.listening = {
-      .address = *address, .ports = options.mesh_ports, .announce = options.announce_address};
+  ZmqTransport::Options reached{.listening = {.address = *address,
+                                              .ports = options.mesh_ports,
+                                              .announce = options.announce_address},
+                                .longest_part = mesh.LongestPart()};
   const bool asked =
       !options.address.empty() || !options.mesh_ports.empty() || !options.announce_address.empty();
   // All workers are on the controller's host, and reach each other by ipc.
-  if (!asked && IsLoopbackAddress(*address)) mesh.listening.address.clear();
-  Result<std::unique_ptr<Mesh>> made = Mesh::Create(&context_, std::move(mesh), &store_, this);
+  if (!asked && IsLoopbackAddress(*address)) reached.listening.address.clear();
+  auto transport = ZmqTransport::Make(&context_, std::move(reached));
+  if (!transport.ok()) return transport.status();
+  transport_ = transport->get();
+  Result<std::unique_ptr<Mesh>> made =
+      Mesh::Create(std::move(transport).value(), std::move(mesh), &store_, this);
   if (!made.ok()) return made.status();
   mesh_ = std::move(*made);
   return Connect(options);
@@ -270,7 +276,7 @@ void Background::Wait() {
   const int events = ZMQ_POLLIN | (blocked_ ? ZMQ_POLLOUT : 0);
   items_.push_back({controller_.handle(), 0, static_cast<short>(events), 0});
   items_.push_back({handshakes_.handle(), 0, ZMQ_POLLIN, 0});
-  mesh_->AppendPollItems(&items_);
+  transport_->AppendPollItems(mesh_->WatchedLinks(), &items_);
   std::optional<Instant> until = mesh_->NextDeadline();
   const std::optional<Instant> core = core_.NextDeadline();
   if (core && (!until || *core < *until)) until = core;

@@ -34,6 +34,7 @@
 #include "worker/mesh/replica_store.h"
 #include "worker/replica_home.h"
 #include "worker/replica_mean.h"
+#include "worker/transport/zmq_transport.h"
 
 namespace prd {
 
@@ -167,6 +168,7 @@ class Background : private MeshEvents {
   SessionCore core_;
   Actions actions_;
   std::unique_ptr<Mesh> mesh_;
+  ZmqTransport* transport_ = nullptr;  // the mesh's
   std::vector<zmq::pollitem_t> items_;
   bool cancel_seen_ = false;
   bool leave_seen_ = false;

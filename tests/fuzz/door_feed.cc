@@ -1,10 +1,10 @@
 #include <array>
 #include <cstdlib>
+#include <deque>
 #include <map>
 #include <optional>
 #include <utility>
 #include <vector>
-#include <zmq.hpp>
 
 #include "common/base/check.h"
 #include "tests/fuzz/mesh_feed.h"
@@ -27,12 +27,39 @@ MeshKeyPair Drawn() {
   return *keys;
 }
 
-// As libzmq asks, in place of libzmq.
+// A transport where the script knocks.
+class Knocks : public Transport {
+ public:
+  const std::vector<std::string>& endpoints() const override { return none_; }
+  Result<std::unique_ptr<Link>> Open(const Opening&) override {
+    return Status(Code::kUnavailable, "none");
+  }
+  void ShowKeys(bool, const MeshKeyPair&) override {}
+  std::optional<Knock> TakeKnock() override {
+    if (waiting.empty()) return std::nullopt;
+    Knock knock = std::move(waiting.front());
+    waiting.pop_front();
+    return knock;
+  }
+  void Answer(std::uint64_t knock, std::optional<std::uint64_t> visitor) override {
+    answers.emplace_back(knock, visitor.has_value());
+  }
+  bool Receive(Arrival*) override { return false; }
+  void Attribute(Incarnation) override {}
+  void End(Incarnation) override {}
+  void Allow(std::size_t, std::uint64_t) override {}
+  Counters counters() const override { return {}; }
+
+  std::deque<Knock> waiting;
+  std::vector<std::pair<std::uint64_t, bool>> answers;
+
+ private:
+  std::vector<std::string> none_;
+};
+
 class DoorFeed {
  public:
-  DoorFeed() : directory_(Drawn()), door_(&context_, &directory_) {
-    asks_.set(zmq::sockopt::linger, 0);
-    asks_.connect("inproc://zeromq.zap.01");
+  DoorFeed() : directory_(Drawn()), door_(&knocks_, &directory_) {
     for (std::size_t w = 0; w < kWorkers; ++w) {
       Played& played = workers_[w];
       played.member = {.rank = static_cast<Rank>(w % 3), .incarnation = 100 + w, .weight = 1};
@@ -80,9 +107,9 @@ class DoorFeed {
       case 3:
         return ShowPass(script, true);
       case 4: {
-        std::vector<std::string> parts{""};
-        for (std::size_t n = script->Below(10); n > 0; --n) parts.push_back(script->Text(70));
-        return Ask(parts, {});
+        Transport::Knock knock = Question(script, script->Below(2) == 0);
+        for (std::size_t n = script->Below(4); n > 0; --n) knock.shown.push_back(script->Text(70));
+        return Ask(std::move(knock), {});
       }
       case 5:
         return ShowKey(script);
@@ -125,9 +152,9 @@ class DoorFeed {
       Spoil(script, script->Below(2) == 0 ? &user : &proof);
       good = user + proof == was;
     }
-    std::vector<std::string> parts = Question(script, "PLAIN");
-    parts.insert(parts.end(), {user, proof});
-    Ask(parts, {.pass = good ? std::optional(pass) : std::nullopt});
+    Transport::Knock knock = Question(script, false);
+    knock.shown = {user, proof};
+    Ask(std::move(knock), {.pass = good ? std::optional(pass) : std::nullopt});
   }
 
   void ShowKey(Script* script) {
@@ -135,12 +162,13 @@ class DoorFeed {
     MeshKey key = as.member.mesh_key;
     const bool spoil = script->Below(2) == 0;
     if (spoil) key.bytes[script->Below(key.bytes.size())] ^= script->Byte() | 1;
-    std::vector<std::string> parts = Question(script, "CURVE");
-    parts.emplace_back(reinterpret_cast<const char*>(key.bytes.data()), key.bytes.size());
+    std::string text(reinterpret_cast<const char*>(key.bytes.data()), key.bytes.size());
     const bool whole = script->Below(8) != 0;
-    if (!whole) parts.back() += script->Text(40);
-    const bool good = !spoil && parts.back().size() == key.bytes.size();
-    Ask(parts, {.key = good ? std::optional(as.member.incarnation) : std::nullopt});
+    if (!whole) text += script->Text(40);
+    const bool good = !spoil && text.size() == key.bytes.size();
+    Transport::Knock knock = Question(script, true);
+    knock.shown = {text};
+    Ask(std::move(knock), {.key = good ? std::optional(as.member.incarnation) : std::nullopt});
   }
 
   void Spoil(Script* script, std::string* text) {
@@ -160,40 +188,25 @@ class DoorFeed {
     }
   }
 
-  std::vector<std::string> Question(Script* script, const char* mechanism) {
-    const bool ipc = script->Below(2) == 0;
-    return {"", "1.0", "", Door::kDomain, ipc ? "localhost:0:0:1" : "192.0.2.1", "", mechanism};
+  Transport::Knock Question(Script* script, bool key) {
+    const bool local = script->Below(2) == 0;
+    return {.address = local ? "localhost:0:0:1" : "192.0.2.1", .local = local, .key = key};
   }
 
-  // The request's number is put in its place, where there is one.
-  void Ask(std::vector<std::string> parts, Asked asked) {
-    constexpr std::size_t kRequest = 2;
-    constexpr std::size_t kWhole = 7;
+  void Ask(Transport::Knock knock, Asked asked) {
     ++tally_->knocks;
-    if (parts.size() >= kWhole) {
-      parts[kRequest] = std::to_string(++number_);
-      asked_.emplace(number_, std::move(asked));
-    }
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      (void)asks_.send(zmq::buffer(parts[i]),
-                       i + 1 < parts.size() ? zmq::send_flags::sndmore : zmq::send_flags::none);
-    }
+    knock.id = ++number_;
+    asked_.emplace(number_, std::move(asked));
+    knocks_.waiting.push_back(std::move(knock));
   }
 
   void Serve() {
     const std::uint64_t admitted = door_.counters().admitted;
     door_.Serve(now_);
     std::uint64_t let_in = 0;
-    for (zmq::message_t part; asks_.recv(part, zmq::recv_flags::dontwait);) {
-      std::vector<std::string> answer{part.to_string()};
-      while (part.more()) {
-        (void)asks_.recv(part, zmq::recv_flags::none);
-        answer.push_back(part.to_string());
-      }
-      if (answer.size() != 7 || answer[1] != "1.0") return Fault("an answer that is none");
-      const auto asked = asked_.find(std::strtoull(answer[2].c_str(), nullptr, 10));
+    for (const auto& [knock, yes] : std::exchange(knocks_.answers, {})) {
+      const auto asked = asked_.find(knock);
       if (asked == asked_.end()) return Fault("an answer that nobody waits for");
-      const bool yes = answer[3] == "200";
       let_in += yes ? 1 : 0;
       Check(asked->second, yes);
       asked_.erase(asked);
@@ -234,10 +247,9 @@ class DoorFeed {
     if (fault_.empty()) fault_ = what;
   }
 
-  zmq::context_t context_;
+  Knocks knocks_;
   Directory directory_;
   Door door_;
-  zmq::socket_t asks_{context_, zmq::socket_type::dealer};
   std::array<Played, kWorkers> workers_;
   std::map<Rank, std::size_t> announced_;  // the last one in each place
   MeshSecurity security_ = MeshSecurity::kNone;

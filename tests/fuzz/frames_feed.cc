@@ -15,6 +15,7 @@
 #include "tests/fuzz/script.h"
 #include "tests/plans.h"
 #include "worker/mesh/mesh.h"
+#include "worker/transport/zmq_transport.h"
 
 namespace prd {
 namespace {
@@ -124,9 +125,12 @@ class FramesFeed : public MeshEvents {
     store_.SetTensors(tensor(&parameters_), tensor(&gradients_), {});
     const MeshKeyPair keys = Drawn();
     const MeshKeyPair own = Drawn();
-    Result<std::unique_ptr<Mesh>> made = Mesh::Create(
-        &context_, {.incarnation = kSelf, .host = "here", .keys = own, .direct_bytes = 1000},
-        &store_, this);
+    const Mesh::Options options{
+        .incarnation = kSelf, .host = "here", .keys = own, .direct_bytes = 1000};
+    auto transport = ZmqTransport::Make(&context_, {.longest_part = options.LongestPart()});
+    PRD_CHECK(transport.ok());
+    transport_ = transport->get();
+    auto made = Mesh::Create(std::move(transport).value(), options, &store_, this);
     PRD_CHECK(made.ok());
     mesh_ = std::move(made).value();
     mesh_->JoinRun(kRun, plan_, 60 * kSecond, {.security = MeshSecurity::kAead});
@@ -312,7 +316,7 @@ class FramesFeed : public MeshEvents {
         return;
       }
       items.clear();
-      mesh_->AppendPollItems(&items);
+      transport_->AppendPollItems(mesh_->WatchedLinks(), &items);
       Poll(items, 1);
       mesh_->Service(Now());
     }
@@ -384,6 +388,7 @@ class FramesFeed : public MeshEvents {
   std::vector<float> gradients_;
   ReplicaStore store_;
   zmq::context_t context_;
+  ZmqTransport* transport_ = nullptr;  // the mesh's
   std::unique_ptr<Mesh> mesh_;
   GroupMember member_;
   Line lines_[2];

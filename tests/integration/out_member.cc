@@ -32,6 +32,7 @@
 #include "common/io/codec.h"
 #include "common/io/curve.h"
 #include "worker/mesh/mesh.h"
+#include "worker/transport/zmq_transport.h"
 
 namespace prd {
 namespace {
@@ -54,9 +55,12 @@ class OutMember final : public MeshEvents {
                       {Tensor{values_.data(), values_.size()}}, {});
     Mesh::Options options{.incarnation = static_cast<Incarnation>(Now().ns) ^ ::getpid(),
                           .host = own_host};
-    if (host.empty()) options.listening.address.clear();
+    ZmqTransport::Options reached{.longest_part = options.LongestPart()};
+    if (host.empty()) reached.listening.address.clear();
     incarnation_ = options.incarnation;
-    auto mesh = Mesh::Create(&mesh_context_, options, &store_, this);
+    auto transport = ZmqTransport::Make(&mesh_context_, reached);
+    if (!transport.ok()) Fail(transport.status());
+    auto mesh = Mesh::Create(std::move(transport).value(), options, &store_, this);
     if (!mesh.ok()) Fail(mesh.status());
     mesh_ = std::move(*mesh);
     hello_.rank = kNoRank;

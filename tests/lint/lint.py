@@ -20,11 +20,13 @@ MAY_INCLUDE = {
     "worker/memory": ["common", "worker/memory"],
     "worker/device": ["common", "worker/memory", "worker/device"],
     "worker/cuda": ["common", "worker/memory", "worker/device", "worker/cuda"],
-    "worker/mesh": ["common", "worker/core", "worker/memory", "worker/device", "worker/mesh"],
+    "worker/mesh": ["common", "worker/core", "worker/memory", "worker/device", "worker/mesh", "worker/transport/transport.h"],
+    "worker/transport": ["common", "worker/memory", "worker/mesh/keys.h", "worker/transport"],
     "worker": ["common", "worker"],
     "tools/reference": ["tools/reference", "common/base"],
     "tools/spectrum": ["tools/spectrum"],
-    "tools/sim": ["engines", "worker/core", "common/base", "config", "tools/sim", "tools/spectrum"],
+    "tools/sim": ["engines", "worker/core", "worker/mesh/mesh.h", "worker/transport/transport.h", "common/base", "config",
+                  "tools/sim", "tools/spectrum"],
     # prdctl opens the files of a stopped daemon through the one class that knows their layout.
     "tools/prdctl": ["common", "engines", "config", "server/history", "server/meters", "tools/prdctl", "tools/spectrum"],
     "tools/prdbench": ["common", "engines", "worker", "tools/prdbench", "tools/reference"],
@@ -37,6 +39,8 @@ REFUSED_SYSTEM = {
     "engines": [NO_ZMQ, NO_ROCKSDB],
     "worker/core": [NO_ZMQ, NO_ROCKSDB],
     "config": [NO_ZMQ, NO_ROCKSDB],
+    "worker/mesh": [NO_ZMQ, NO_ROCKSDB],
+    "worker/memory": [NO_ZMQ, NO_ROCKSDB],
     "worker": [NO_ROCKSDB, r"capnp|kj/"],
     "tools/sim": [NO_ZMQ, NO_ROCKSDB],
     "tools/reference": [NO_ZMQ, NO_ROCKSDB],
@@ -66,7 +70,7 @@ CHOOSE_ENGINES = [
     "tools/prdbench/skew.h",
 ]
 # A socket that others connect to has bounds on its connections: these three make it. Sockets within the process need none.
-MAY_LISTEN = ("server/listener.cc", "worker/mesh/listen.cc", "common/io/http_server.cc", "tests/", "tools/prdbench/")
+MAY_LISTEN = ("server/listener.cc", "worker/transport/listen.cc", "common/io/http_server.cc", "tests/", "tools/prdbench/")
 LISTENS = re.compile(r"[.>]bind\((?!\"inproc:|kInproc)|\bzmq_bind\(|::listen\(")
 # A comment names its subject first: "A worker that drains ...", not "Who drains ...".
 NO_SUBJECT = re.compile(r"^\s*// (Who|Whose|Of|One that|Those who|Such) [a-z]")

@@ -101,7 +101,7 @@ constexpr std::size_t kWelcome = kGreeting + 2 + 8;
 class Job {
  public:
   explicit Job(MeshSecurity security, std::size_t connections = 0) {
-    Mesh::Options options;
+    testing::NodeOptions options;
     options.max_connections = connections;
     job_ = std::make_unique<MeshJob>(1, EveryDType(1000), plans::kModels, options);
     job_->AddApart();
@@ -122,7 +122,7 @@ class Job {
       items.clear();
       for (MeshNode* node : job_->Nodes()) {
         node->mesh->Service(testing::MeshNow());
-        node->mesh->AppendPollItems(&items);
+        node->AppendPollItems(&items);
       }
       zmq::poll(items, std::chrono::milliseconds(1));
     }
@@ -168,7 +168,7 @@ TEST(MeshBoundsTest, AMembersPartsWithoutEndAreCut) {
     });
     EXPECT_TRUE(ended);
     EXPECT_LT(raw.sent, 512 * kMiB);
-    EXPECT_EQ(job.mesh().guarded().cut, 1u);
+    EXPECT_EQ(job.mesh().transported().cut, 1u);
     job.Train();
   }
 }
@@ -183,7 +183,7 @@ TEST(MeshBoundsTest, MembersAreCutTogether) {
   }
   EXPECT_TRUE(job.Until([&] {
     for (Raw& raw : many) (void)raw.Go();
-    return job.mesh().guarded().cut > 0;
+    return job.mesh().transported().cut > 0;
   })) << "each is below what one may bring";
   job.Train();
 }
@@ -201,7 +201,7 @@ TEST(MeshBoundsTest, HandshakesWithoutEndAreCut) {
   }
   EXPECT_TRUE(job.Until([&] {
     for (Raw& raw : crowd) (void)raw.Go();
-    return job.mesh().guarded().cut > 0;
+    return job.mesh().transported().cut > 0;
   }));
   EXPECT_EQ(job.mesh().connections().admitted, admitted);
   job.Train();
@@ -215,8 +215,8 @@ TEST(MeshBoundsTest, ConnectionsAreCounted) {
     idle.emplace_back(job.victim());
     (void)idle.back().Go();
   }
-  EXPECT_TRUE(job.Until([&] { return job.mesh().guarded().refused >= 90; }));
-  EXPECT_LE(job.mesh().guarded().open, 8u) << "half of all, from one address";
+  EXPECT_TRUE(job.Until([&] { return job.mesh().transported().refused >= 90; }));
+  EXPECT_LE(job.mesh().transported().open, 8u) << "half of all, from one address";
   EXPECT_TRUE(job.Until([&] { return !job.victim().intruders.empty(); }));
   for (int i = 0; i < 5; ++i) job.Train();
   // One who comes again and again, and is let in, has no more.

@@ -37,8 +37,8 @@ class PlacedWorker : public MeshWorker {
   };
 
   explicit PlacedWorker(const Options& options)
-      : MeshWorker(options.shapes,
-                   {.incarnation = IncarnationOf(options.rank), .timeout = options.timeout}) {
+      : MeshWorker(options.shapes, Mesh::Options{.incarnation = IncarnationOf(options.rank),
+                                                 .timeout = options.timeout}) {
     if (options.device) Place(options);
     Join(Views(&parameters), Views(&gradients), options.plan);
   }
@@ -149,7 +149,7 @@ class PlacedJob : public MeshJob {
         if (!alive(i)) continue;
         PlacedWorker& worker = (*this)[i];
         worker.mesh().Service(MeshNow());
-        worker.mesh().AppendPollItems(&items);
+        worker.node->AppendPollItems(&items);
         for (std::uint64_t n = prng_.Below(6); worker.gpu != nullptr && n > 0; --n) {
           turned = worker.gpu->device().Turn() || turned;
         }

@@ -36,7 +36,7 @@ void Turns(const std::vector<MeshNode*>& nodes) {
     items.clear();
     for (MeshNode* node : nodes) {
       node->mesh->Service(MeshNow());
-      node->mesh->AppendPollItems(&items);
+      node->AppendPollItems(&items);
     }
     zmq::poll(items, std::chrono::milliseconds(1));
   }
@@ -128,9 +128,9 @@ class MeshGoneTest : public ::testing::TestWithParam<Way> {
   }
   // The guard, in its own thread, has heard of its connection, and of whose that is.
   bool IsKnown(std::size_t taker) {
-    const std::size_t before = mesh(kSource).guarded().open;
+    const std::size_t before = mesh(kSource).transported().open;
     if (!CopiesAsItMay(taker)) return false;
-    if (!job_.RunUntil([&] { return mesh(kSource).guarded().open > before; })) return false;
+    if (!job_.RunUntil([&] { return mesh(kSource).transported().open > before; })) return false;
     return CopiesAsItMay(taker);
   }
   void Out() { mesh(kSource).ForgetMembers(MeshNow(), {Member(kOut).incarnation}); }

@@ -60,7 +60,7 @@ void Fill(Tensors* tensors, F&& f) {
 class MeshWorker {
  public:
   // Draws an incarnation where the options have none.
-  MeshWorker(const Shapes& shapes, Mesh::Options options, const Plan& plan)
+  MeshWorker(const Shapes& shapes, NodeOptions options, const Plan& plan)
       : MeshWorker(shapes, std::move(options)) {
     Join(ViewsOf(&parameters), ViewsOf(&gradients), plan);
   }
@@ -77,7 +77,7 @@ class MeshWorker {
 
  protected:
   // For tensors that are elsewhere: it has yet to Join.
-  MeshWorker(const Shapes& shapes, Mesh::Options options)
+  MeshWorker(const Shapes& shapes, NodeOptions options)
       : parameters(MakeTensors(shapes)), gradients(MakeTensors(shapes)) {
     if (options.incarnation == 0) options.incarnation = FreshIncarnation();
     if (options.host.empty()) options.host = "host";
@@ -92,7 +92,7 @@ class MeshWorker {
 
 class MeshJob {
  public:
-  MeshJob(std::size_t workers, Shapes shapes, Plan plan, Mesh::Options options = {})
+  MeshJob(std::size_t workers, Shapes shapes, Plan plan, NodeOptions options = {})
       : shapes_(std::move(shapes)), plan_(plan), options_(std::move(options)) {
     for (std::size_t i = 0; i < workers; ++i) Add();
   }
@@ -103,7 +103,7 @@ class MeshJob {
   void Add() { workers_.push_back(std::make_unique<MeshWorker>(shapes_, options_, plan_)); }
   // On a host of its own.
   void AddApart() {
-    Mesh::Options options = options_;
+    NodeOptions options = options_;
     options.host = "host" + std::to_string(size());
     workers_.push_back(std::make_unique<MeshWorker>(shapes_, options, plan_));
   }
@@ -220,7 +220,7 @@ class MeshJob {
  private:
   Shapes shapes_;
   Plan plan_;
-  Mesh::Options options_;
+  NodeOptions options_;
   GroupId last_ = 0;
 };
 

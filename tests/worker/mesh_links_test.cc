@@ -70,7 +70,7 @@ class Links {
       wires.Carry();
       for (const std::size_t w : all) {
         job[w].mesh().Service(now);
-        job[w].mesh().AppendPollItems(&items);
+        job[w].node->AppendPollItems(&items);
       }
       if (holds()) return true;
       if (MeshNow() >= give_up) return false;

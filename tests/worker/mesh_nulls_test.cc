@@ -543,8 +543,7 @@ TEST(NullsTest, FramesThatDoNotBelongAreRefused) {
                       kind == right && !early && good.contains(KeyOf({from, to, header}));
                   Reduction reduction = circle.Make(to, &circle.row(to));
                   std::vector<Reduction::Outgoing> out;
-                  const Status first =
-                      reduction.OnFrame(from, header, zmq::message_t(length), &out);
+                  const Status first = reduction.OnFrame(from, header, SharedBytes(length), &out);
                   ASSERT_EQ(first.ok(), expected) << first.ToString();
                   if (!expected) {
                     ASSERT_EQ(first.code(), Code::kDataLoss);
@@ -553,7 +552,7 @@ TEST(NullsTest, FramesThatDoNotBelongAreRefused) {
                   }
                   ++accepted;
                   out.clear();
-                  ASSERT_EQ(reduction.OnFrame(from, header, zmq::message_t(length), &out).code(),
+                  ASSERT_EQ(reduction.OnFrame(from, header, SharedBytes(length), &out).code(),
                             Code::kDataLoss)
                       << "twice";
                   ASSERT_TRUE(out.empty());

@@ -15,12 +15,17 @@ Instant MeshNow() {
   return {std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1)};
 }
 
-MeshNode::MeshNode(Mesh::Options options, const std::vector<Tensor>& parameters,
+MeshNode::MeshNode(NodeOptions options, const std::vector<Tensor>& parameters,
                    const std::vector<Tensor>& gradients)
     : options_(std::move(options)) {
   if (!options_.keys) options_.keys = DrawnKeys();
   store.SetTensors(parameters, gradients, {});
-  Result<std::unique_ptr<Mesh>> made = Mesh::Create(&context, options_, &store, this);
+  auto sockets = ZmqTransport::Make(&context, {.listening = options_.listening,
+                                               .max_connections = options_.max_connections,
+                                               .longest_part = options_.LongestPart()});
+  EXPECT_TRUE(sockets.ok()) << sockets.status().ToString();
+  transport = sockets->get();
+  auto made = Mesh::Create(std::move(sockets).value(), options_, &store, this);
   EXPECT_TRUE(made.ok()) << made.status().ToString();
   mesh = std::move(made).value();
   mesh->JoinRun(1, {});
@@ -152,7 +157,7 @@ bool RunUntil(const std::vector<MeshNode*>& nodes, const std::function<bool()>& 
     for (MeshNode* node : nodes) {
       node->mesh->Service(MeshNow());
       next = std::min(next, node->mesh->NextDeadline().value_or(next));
-      node->mesh->AppendPollItems(&items);
+      node->AppendPollItems(&items);
     }
     if (done()) return true;
     const Instant now = MeshNow();

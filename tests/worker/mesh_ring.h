@@ -13,6 +13,7 @@
 #include <zmq.hpp>
 
 #include "worker/mesh/mesh.h"
+#include "worker/transport/zmq_transport.h"
 
 namespace prd::testing {
 
@@ -24,11 +25,18 @@ Incarnation FreshIncarnation();
 // The key of a worker that is not there.
 inline MeshKey AnyMeshKey() { return DrawnKeys().public_key; }
 
+// With how others reach it.
+struct NodeOptions : Mesh::Options {
+  NodeOptions(Mesh::Options options = {}) : Mesh::Options(std::move(options)) {}  // NOLINT
+  Listening listening;
+  std::size_t max_connections = 0;
+};
+
 // One worker: its memory, its mesh and what the mesh reported.
 class MeshNode : public MeshEvents {
  public:
   // `options.incarnation` is the node's identity; hosts that differ talk over tcp.
-  MeshNode(Mesh::Options options, const std::vector<Tensor>& parameters,
+  MeshNode(NodeOptions options, const std::vector<Tensor>& parameters,
            const std::vector<Tensor>& gradients = {});
 
   void OnReduced(GroupId group, const Status& status, std::uint64_t sent_bytes,
@@ -41,6 +49,10 @@ class MeshNode : public MeshEvents {
   void OnPulled(Ticket ticket, const Status& status, const ShardHeader& enclosure) override;
   void OnOutOfReach(Rank rank) override { out_of_reach.push_back(rank); }
   void OnIntruder(const std::string& what) override { intruders.push_back(what); }
+
+  void AppendPollItems(std::vector<zmq::pollitem_t>* items) {
+    transport->AppendPollItems(mesh->WatchedLinks(), items);
+  }
 
   GroupMember AsMember(double weight) const;
   const MeshKeyPair& keys() const { return *options_.keys; }
@@ -72,10 +84,11 @@ class MeshNode : public MeshEvents {
   std::function<void(Incarnation from, Request request, const PeerItem& parcel)> on_request;
   ReplicaStore store;
   zmq::context_t context;
+  ZmqTransport* transport = nullptr;  // the mesh's
   std::unique_ptr<Mesh> mesh;
 
  private:
-  Mesh::Options options_;
+  NodeOptions options_;
 };
 
 // Tells each of these of all others, as the controller does.

@@ -21,8 +21,8 @@
 #include "tests/worker/mesh_ring.h"
 #include "worker/mesh/door.h"
 #include "worker/mesh/keys.h"
-#include "worker/mesh/listen.h"
 #include "worker/mesh/seal.h"
+#include "worker/transport/listen.h"
 
 namespace prd::mesh_security_test {
 namespace {
@@ -54,7 +54,7 @@ void Turns(const std::vector<MeshNode*>& nodes) {
     items.clear();
     for (MeshNode* node : nodes) {
       node->mesh->Service(MeshNow());
-      node->mesh->AppendPollItems(&items);
+      node->AppendPollItems(&items);
     }
     zmq::poll(items, std::chrono::milliseconds(1));
   }
@@ -660,7 +660,7 @@ Trained TrainOverTaps(bool malice) {
       to_second.Carry(&prng, malice);
       for (std::size_t w = 0; w < 2; ++w) {
         job[w].mesh().Service(MeshNow());
-        job[w].mesh().AppendPollItems(&items);
+        job[w].node->AppendPollItems(&items);
       }
       to_first.AppendPollItems(&items);
       to_second.AppendPollItems(&items);

@@ -56,7 +56,7 @@ class Silence {
       items.clear();
       for (const std::size_t w : awake) {
         job[w].mesh().Service(now);
-        job[w].mesh().AppendPollItems(&items);
+        job[w].node->AppendPollItems(&items);
       }
       if (holds()) return true;
       if (MeshNow() >= give_up) return false;
@@ -317,7 +317,7 @@ TEST(MeshSilenceTest, AFloodOfQuestionsIsBounded) {
   EXPECT_GT(counters.received, 0u);
   EXPECT_EQ(counters.dropped, 100u);
   std::vector<zmq::pollitem_t> items;
-  silence.job[0].mesh().AppendPollItems(&items);
+  silence.job[0].node->AppendPollItems(&items);
   EXPECT_EQ(items.size(), 2u) << "no connection is watched, but for its own socket and its door";
   for (const Status& status : silence.job.Reduce(GroupKind::kTrain, 0, {0, 1}, {0.5, 0.5})) {
     EXPECT_TRUE(status.ok()) << status.ToString();

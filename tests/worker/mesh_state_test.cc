@@ -17,7 +17,7 @@ const Shapes kKept = {{DType::kBF16, 9}, {DType::kF32, 30}};
 class StatefulWorker : public MeshWorker {
  public:
   StatefulWorker(const Plan& plan, double value)
-      : MeshWorker(kModel, {.timeout = kSecond}),
+      : MeshWorker(kModel, Mesh::Options{.timeout = kSecond}),
         mean(MakeTensors(kMean)),
         kept(MakeTensors(kKept)) {
     Set(value);

@@ -25,7 +25,7 @@ using testing::ReduceAll;
 class Team {
  public:
   Team(std::size_t nodes, std::vector<std::pair<DType, std::size_t>> shapes, std::uint64_t seed,
-       Mesh::Options options = {}, bool tcp = false)
+       testing::NodeOptions options = {}, bool tcp = false)
       : shapes_(std::move(shapes)), random_(seed) {
     for (std::size_t i = 0; i < nodes; ++i) {
       std::vector<testing::Numbers> tensors;
@@ -183,7 +183,7 @@ bool HasIpv6Loopback() {
 TEST(MeshTest, HostsReachEachOtherOverIpv6) {
   if (!HasIpv6Loopback()) GTEST_SKIP() << "this host has no IPv6";
   for (const char* address : {"::1", "[::1]"}) {
-    Mesh::Options options;
+    testing::NodeOptions options;
     options.listening.address = address;
     Team team(3, {{DType::kF32, 5000}}, 450, options, /*tcp=*/true);
     EXPECT_TRUE(team.node(0).mesh->endpoints().back().starts_with("tcp://[::1]:"));

@@ -22,6 +22,7 @@
 #include "tools/prdbench/worker_memory.h"
 #include "worker/device/plane.h"
 #include "worker/mesh/mesh.h"
+#include "worker/transport/zmq_transport.h"
 
 namespace prd::bench {
 namespace {
@@ -88,7 +89,11 @@ class MeshWorker : public MeshEvents {
     options.incarnation = Random();
     options.host = options_.host;
     options.timeout = options_.timeout;
-    Result<std::unique_ptr<Mesh>> mesh = Mesh::Create(&context_, options, &store_, this);
+    auto transport = ZmqTransport::Make(&context_, {.longest_part = options.LongestPart()});
+    if (!transport.ok()) return transport.status();
+    transport_ = transport->get();
+    Result<std::unique_ptr<Mesh>> mesh =
+        Mesh::Create(std::move(transport).value(), options, &store_, this);
     if (!mesh.ok()) return mesh.status();
     mesh_ = std::move(*mesh);
     if (options_.device) PRD_RETURN_IF_ERROR(UsePlane());
@@ -122,7 +127,7 @@ class MeshWorker : public MeshEvents {
     mesh_->Service(Now());
     std::vector<zmq::pollitem_t> items{{nullptr, in_, ZMQ_POLLIN, 0},
                                        {nullptr, wake_, ZMQ_POLLIN, 0}};
-    mesh_->AppendPollItems(&items);
+    transport_->AppendPollItems(mesh_->WatchedLinks(), &items);
     long wait_ms = -1;
     if (const auto deadline = mesh_->NextDeadline()) {
       wait_ms = std::max<long>(0, (*deadline - Now()) / kMillisecond + 1);
@@ -248,6 +253,7 @@ class MeshWorker : public MeshEvents {
   WorkerMemory memory_;  // outlives the store
   ReplicaStore store_;
   zmq::context_t context_;
+  ZmqTransport* transport_ = nullptr;  // the mesh's
   std::unique_ptr<Mesh> mesh_;
   Communicators* communicators_ = nullptr;  // the mesh's, on a device
   WorkerComm comm_;

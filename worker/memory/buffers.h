@@ -9,20 +9,11 @@
 #include <mutex>
 #include <utility>
 #include <vector>
-#include <zmq.hpp>
 
 #include "worker/memory/memory.h"
+#include "worker/memory/shared_bytes.h"
 
 namespace prd {
-
-// A message whose bytes live in `owner`.
-template <typename T>
-zmq::message_t Borrow(const std::byte* data, std::size_t size, const std::shared_ptr<T>& owner) {
-  using Owner = std::shared_ptr<T>;
-  return zmq::message_t(
-      const_cast<std::byte*>(data), size,
-      [](void*, void* hint) { delete static_cast<Owner*>(hint); }, new Owner(owner));
-}
 
 // Its first content is undefined.
 class Buffer {
@@ -46,6 +37,13 @@ class Buffer {
   std::size_t size_ = 0;
   std::shared_ptr<Transfer> transfer_;
 };
+
+// A part of the buffer, which it keeps. Nobody writes it.
+inline SharedBytes Within(const std::shared_ptr<const Buffer>& buffer, std::size_t begin,
+                          std::size_t size) {
+  const std::shared_ptr<Buffer> owner = std::const_pointer_cast<Buffer>(buffer);
+  return SharedBytes(owner, owner->data() + begin, size);
+}
 
 class Buffers {
  public:

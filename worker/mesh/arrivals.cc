@@ -4,6 +4,13 @@
 
 namespace prd {
 
+bool Arrivals::Misses(const FrameHeader& header) const {
+  const auto streams = streams_.find(header.from);
+  if (streams == streams_.end()) return header.number > 1;
+  const auto stream = streams->second.find(header.stream);
+  return header.number > (stream == streams->second.end() ? 1 : stream->second.newest + 1);
+}
+
 bool Arrivals::Take(Instant now, const FrameHeader& header) {
   std::map<std::uint64_t, Stream>& streams = streams_[header.from];
   streams.try_emplace(header.stream);

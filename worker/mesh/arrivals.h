@@ -34,6 +34,9 @@ class Arrivals {
     std::uint64_t number = 0;  // all up to this one have come
   };
 
+  // Whether frames of its stream have yet to come that were sent before it; as far as is known, for
+  // the sender may skip numbers. REQUIRES: header.stream != 0.
+  bool Misses(const FrameHeader& header) const;
   // False: it has come before. REQUIRES: header.stream != 0.
   bool Take(Instant now, const FrameHeader& header);
   // Those that are due; each is due once.

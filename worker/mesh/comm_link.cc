@@ -21,10 +21,9 @@ void CommLink::Join(Incarnation self, RunId run) {
   watched_.clear();
 }
 
-bool CommLink::OnFrame(Instant now, const FrameHeader& header, const zmq::message_t& payload) {
+bool CommLink::OnFrame(Instant now, const FrameHeader& header, const SharedBytes& payload) {
   if (header.run != run_ || run_ == kNoRun || header.from == self_) return false;
-  const std::optional<CommMessage> message =
-      DecodeCommMessage({static_cast<const std::byte*>(payload.data()), payload.size()});
+  const std::optional<CommMessage> message = DecodeCommMessage(payload.span());
   if (message) communicators_->OnMessage(now, header.from, *message);
   return message.has_value();
 }
@@ -57,7 +56,7 @@ void CommLink::Send(Instant now, const Communicators::Outgoing& out) {
                 .from = self_,
                 .to = out.to.incarnation,
                 .length = bytes.size()},
-               zmq::message_t(bytes.data(), bytes.size()));
+               SharedBytes(bytes.data(), bytes.size()));
 }
 
 void CommLink::Watch(Instant now) {

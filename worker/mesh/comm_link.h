@@ -8,7 +8,6 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <zmq.hpp>
 
 #include "common/base/messages.h"
 #include "common/base/time.h"
@@ -28,7 +27,7 @@ class CommLink {
   void Join(Incarnation self, RunId run);
 
   // A kComm frame to this incarnation. False: it counts for nothing.
-  bool OnFrame(Instant now, const FrameHeader& header, const zmq::message_t& payload);
+  bool OnFrame(Instant now, const FrameHeader& header, const SharedBytes& payload);
   void OnLost(Instant now, const std::string& endpoint);
   // Sends the communicators' messages, and watches the connections to their members.
   void Service(Instant now);

@@ -1,26 +1,15 @@
 #include "worker/mesh/door.h"
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <cstring>
 
 namespace prd {
 namespace {
 
-constexpr const char* kInprocZap = "inproc://zeromq.zap.01";
-constexpr std::size_t kPlainCredentials = 2;
-// As libzmq writes it, with the other process's credentials; tcp addresses are numbers.
-bool IsIpc(const std::string& address) { return address.starts_with("localhost:"); }
+constexpr std::size_t kNameAndProof = 2;
 constexpr char kAnyPurpose = '*';
 
 }  // namespace
-
-Door::Door(zmq::context_t* context, const Directory* directory)
-    : directory_(directory), zap_(*context, zmq::socket_type::router) {
-  zap_.set(zmq::sockopt::linger, 0);
-  zap_.bind(kInprocZap);
-}
 
 void Door::Join(MeshSecurity security, DurationNs patience) {
   security_ = security;
@@ -29,92 +18,65 @@ void Door::Join(MeshSecurity security, DurationNs patience) {
   senders_.clear();
 }
 
-// A question is: version, request, domain, address, identity, mechanism, credentials.
-bool Door::Receive(Instant now, Knock* knock) {
-  zmq::message_t part;
-  if (!zap_.recv(part, zmq::recv_flags::dontwait)) return false;
-  std::vector<std::string> parts{part.to_string()};
-  while (part.more()) {
-    (void)zap_.recv(part, zmq::recv_flags::none);
-    parts.push_back(part.to_string());
-  }
-  constexpr std::size_t kEnvelope = 2;  // the asking connection's id, and an empty part
-  constexpr std::size_t kFixed = 6;
-  knock->since = now;
-  if (parts.size() < kEnvelope + kFixed) return true;
-  knock->envelope = {parts[0], parts[1]};
-  knock->request = parts[kEnvelope + 1];
-  knock->address = parts[kEnvelope + 3];
-  knock->mechanism = parts[kEnvelope + 5];
-  knock->credentials.assign(parts.begin() + kEnvelope + kFixed, parts.end());
-  return true;
-}
-
 void Door::Serve(Instant now) {
-  std::erase_if(held_, [&](const Knock& knock) {
-    const Judgement judgement = Judge(knock);
+  std::erase_if(held_, [&](const Held& held) {
+    const Judgement judgement = Judge(held.knock);
     const bool waits = judgement.verdict == Verdict::kHold;
-    if (waits && now - knock.since <= patience_) return false;
-    Answer(knock,
-           waits ? Judgement{.text = "the controller has announced no such worker"} : judgement);
+    if (waits && now - held.since <= patience_) return false;
+    Answer(held.knock,
+           waits ? Judgement{.why = "the controller has announced no such worker"} : judgement);
     return true;
   });
-  for (Knock knock; Receive(now, &knock); knock = {}) {
-    const Judgement judgement = Judge(knock);
+  while (std::optional<Knock> knock = transport_->TakeKnock()) {
+    const Judgement judgement = Judge(*knock);
     if (judgement.verdict == Verdict::kHold) {
-      Hold(std::move(knock));
+      Hold(now, *std::move(knock));
     } else {
-      Answer(knock, judgement);
+      Answer(*knock, judgement);
     }
   }
 }
 
 Door::Judgement Door::Judge(const Knock& knock) {
-  if (knock.mechanism == "PLAIN" && security_ != MeshSecurity::kCurve) return JudgePass(knock);
-  if (knock.mechanism == "CURVE" && security_ == MeshSecurity::kCurve) return JudgeKey(knock);
-  return {.text = "another mechanism than this job's"};
+  if (knock.key != (security_ == MeshSecurity::kCurve)) {
+    return {.why = "another mechanism than this job's"};
+  }
+  return knock.key ? JudgeKey(knock) : JudgePass(knock);
 }
 
 Door::Judgement Door::JudgePass(const Knock& knock) {
-  if (knock.credentials.size() != kPlainCredentials) return {.text = "no pass"};
-  const std::optional<Pass> pass = DecodePass(knock.credentials[0]);
-  if (!pass) return {.text = "no pass"};
-  if (directory_->IsOut(pass->from)) return {.text = "of a worker that is out"};
-  if (directory_->Find(pass->from) == nullptr) return {.verdict = Verdict::kHold, .text = {}};
+  if (knock.shown.size() != kNameAndProof) return {.why = "no pass"};
+  const std::optional<Pass> pass = DecodePass(knock.shown[0]);
+  if (!pass) return {.why = "no pass"};
+  if (directory_->IsOut(pass->from)) return {.why = "of a worker that is out"};
+  if (directory_->Find(pass->from) == nullptr) return {.verdict = Verdict::kHold};
   const PairKeys* keys = directory_->KeysOf(pass->from);
-  if (keys == nullptr) return {.text = "of a worker without a key"};
-  if (!SameProof(knock.credentials[1], ProofOf(keys->in, *pass))) {
-    return {.text = "in the name of a worker whose key it does not have"};
+  if (keys == nullptr) return {.why = "of a worker without a key"};
+  if (!SameProof(knock.shown[1], ProofOf(keys->in, *pass))) {
+    return {.why = "in the name of a worker whose key it does not have"};
   }
   Sender& sender = senders_[{pass->from, static_cast<char>(pass->purpose)}];
-  if (pass->number <= sender.newest) return {.text = "a pass that was used before"};
+  if (pass->number <= sender.newest) return {.why = "a pass that was used before"};
   sender.newest = pass->number;
-  Visitor visitor{.from = pass->from,
-                  .connections = CallConnectionsOf(pass->from),
-                  .purpose = pass->purpose,
-                  .opener = std::nullopt};
-  if (Seals(security_, !IsIpc(knock.address))) {
+  Visitor visitor{.from = pass->from, .purpose = pass->purpose, .opener = std::nullopt};
+  if (Seals(security_, !knock.local)) {
     visitor.opener.emplace(SealKeyOf(keys->in, *pass));
   }
-  return {.verdict = Verdict::kAdmit, .text = Admit(std::move(visitor))};
+  return {.verdict = Verdict::kAdmit, .visitor = Admit(std::move(visitor))};
 }
 
 Door::Judgement Door::JudgeKey(const Knock& knock) {
   MeshKey key;
-  const bool whole =
-      knock.credentials.size() == 1 && knock.credentials[0].size() == key.bytes.size();
-  if (!whole) return {.text = "no key"};
-  std::memcpy(key.bytes.data(), knock.credentials[0].data(), key.bytes.size());
+  const bool whole = knock.shown.size() == 1 && knock.shown[0].size() == key.bytes.size();
+  if (!whole) return {.why = "no key"};
+  std::memcpy(key.bytes.data(), knock.shown[0].data(), key.bytes.size());
   const std::optional<Incarnation> from = directory_->HolderOf(key);
-  if (!from) return {.verdict = Verdict::kHold, .text = {}};
+  if (!from) return {.verdict = Verdict::kHold};
   return {.verdict = Verdict::kAdmit,
-          .text = Admit({.from = *from,
-                         .connections = CallConnectionsOf(*from),
-                         .purpose = std::nullopt,
-                         .opener = std::nullopt})};
+          .visitor = Admit({.from = *from, .purpose = std::nullopt, .opener = std::nullopt})};
 }
 
-std::string Door::Admit(Visitor visitor) {
+std::uint64_t Door::Admit(Visitor visitor) {
   Forget();
   Sender& sender =
       senders_[{visitor.from, visitor.purpose ? static_cast<char>(*visitor.purpose) : kAnyPurpose}];
@@ -125,7 +87,7 @@ std::string Door::Admit(Visitor visitor) {
     sender.names.pop_front();
   }
   visitors_.emplace(names_, std::move(visitor));
-  return std::to_string(names_);
+  return names_;
 }
 
 void Door::Forget() {
@@ -139,41 +101,28 @@ void Door::Forget() {
 void Door::Answer(const Knock& knock, const Judgement& judgement) {
   const bool admitted = judgement.verdict == Verdict::kAdmit;
   ++(admitted ? counters_.admitted : counters_.refused);
-  if (!admitted)
-    refusal_ = "a connection from " + knock.address + " was refused: " + judgement.text;
-  if (knock.envelope.empty()) return;
-  // version, request, status, text, name, metadata
-  const std::array<std::string, 6> answer = {
-      "1.0", knock.request, admitted ? "200" : "400", "", admitted ? judgement.text : "", ""};
-  for (const std::string& part : knock.envelope) {
-    (void)zap_.send(zmq::buffer(part), zmq::send_flags::sndmore);
+  if (!admitted) {
+    refusal_ = "a connection from " + knock.address + " was refused: " + judgement.why;
   }
-  for (std::size_t i = 0; i < answer.size(); ++i) {
-    (void)zap_.send(zmq::buffer(answer[i]),
-                    i + 1 < answer.size() ? zmq::send_flags::sndmore : zmq::send_flags::none);
-  }
+  transport_->Answer(knock.id, admitted ? std::optional(judgement.visitor) : std::nullopt);
 }
 
-void Door::Hold(Knock knock) {
-  held_.push_back(std::move(knock));
+void Door::Hold(Instant now, Knock knock) {
+  held_.push_back({std::move(knock), now});
   if (held_.size() <= kMaxHeld) return;
   std::map<std::string, std::size_t> by_address;
-  for (const Knock& each : held_) ++by_address[each.address];
+  for (const Held& each : held_) ++by_address[each.knock.address];
   const auto most = std::max_element(by_address.begin(), by_address.end(),
                                      [](auto& a, auto& b) { return a.second < b.second; });
-  const auto oldest = std::find_if(held_.begin(), held_.end(),
-                                   [&](const Knock& each) { return each.address == most->first; });
-  Answer(*oldest, {.text = "too many wait for an announcement"});
+  const auto oldest = std::find_if(held_.begin(), held_.end(), [&](const Held& each) {
+    return each.knock.address == most->first;
+  });
+  Answer(oldest->knock, {.why = "too many wait for an announcement"});
   held_.erase(oldest);
 }
 
-Door::Visitor* Door::VisitorOf(zmq::message_t* part) {
-  const char* text = zmq_msg_gets(part->handle(), "User-Id");
-  if (text == nullptr) return nullptr;
-  std::uint64_t name = 0;
-  const char* end = text + std::strlen(text);
-  if (std::from_chars(text, end, name).ptr != end) return nullptr;
-  const auto found = visitors_.find(name);
+Door::Visitor* Door::Find(std::uint64_t visitor) {
+  const auto found = visitors_.find(visitor);
   if (found == visitors_.end() || directory_->Find(found->second.from) == nullptr) return nullptr;
   return &found->second;
 }

@@ -2,12 +2,11 @@
 // before its other end has shown that it is a worker whom the controller has announced
 // (directory.h).
 //
-// The socket that listens is a PLAIN server (ZMTP, RFC 24): whoever connects names itself by a
-// Pass, and shows by ProofOf that it has the key of that worker. libzmq asks here, by ZAP
-// (RFC 27), and marks every message of an admitted connection with the name that the answer gives.
-// A connection of a worker that is not announced yet waits: the announcement is on its way, as a
-// rule. Under MeshSecurity::kCurve the socket is a CURVE server with the session's own pair, and
-// the other end's key says who it is.
+// Whoever connects (Transport::Knock) names itself by a Pass, and shows by ProofOf that it has the
+// key of that worker. The transport asks here, and marks every frame of an admitted connection with
+// the name that the answer gives. A connection of a worker that is not announced yet waits: the
+// announcement is on its way, as a rule. Under MeshSecurity::kCurve the other end's key says who it
+// is.
 //
 // A peer that is out (Directory::Remove) is refused, and what comes over its connections counts no
 // more. Only a key does not say whether its owner comes back as another incarnation: under CURVE
@@ -16,7 +15,7 @@
 // A pass is admitted once, and its worker's numbers ascend. So what somebody on the path has seen
 // of a connection opens no other one.
 //
-// Used by the background thread alone. There is one per ZeroMQ context.
+// Not thread safe.
 #ifndef PRD_WORKER_MESH_DOOR_H_
 #define PRD_WORKER_MESH_DOOR_H_
 
@@ -28,19 +27,18 @@
 #include <string>
 #include <utility>
 #include <vector>
-#include <zmq.hpp>
 
 #include "common/base/messages.h"
 #include "common/base/time.h"
 #include "worker/mesh/directory.h"
 #include "worker/mesh/keys.h"
 #include "worker/mesh/seal.h"
+#include "worker/transport/transport.h"
 
 namespace prd {
 
 class Door {
  public:
-  static constexpr const char* kDomain = "prd-mesh";  // of ZAP
   // Connections of workers that are not announced yet. Over that the one that has waited longest
   // goes, of the address that has most.
   static constexpr std::size_t kMaxHeld = 256;
@@ -48,24 +46,21 @@ class Door {
   // its sender has given up, may still wait here.
   static constexpr std::size_t kMaxRemembered = 4;
 
-  // What ConnectionGuard calls the connections of this member; and those that count no more.
-  static std::string CallConnectionsOf(Incarnation member) { return std::to_string(member); }
-  static constexpr const char* kOver = "over";
-
   // An admitted connection.
   struct Visitor {
     Incarnation from = 0;
-    std::string connections;            // CallConnectionsOf(from)
     std::optional<Purpose> purpose;     // none: any
     std::optional<FrameOpener> opener;  // if the connection Seals
+    bool spoiled = false;               // it has brought what does not open
   };
   struct Counters {
     std::uint64_t admitted = 0;
     std::uint64_t refused = 0;
   };
 
-  // Throws zmq::error_t. `directory` outlives it.
-  Door(zmq::context_t* context, const Directory* directory);
+  // Both outlive it.
+  Door(Transport* transport, const Directory* directory)
+      : transport_(transport), directory_(directory) {}
 
   // From now on connections are of the directory's run, and protected so; they wait for an
   // announcement for so long. Forgets those that were admitted.
@@ -77,44 +72,40 @@ class Door {
   // Answers what has come, those whose worker has been announced, and those that have waited too
   // long.
   void Serve(Instant now);
-  // Whom the message is from. nullptr: of nobody that is admitted now.
-  Visitor* VisitorOf(zmq::message_t* part);
+  // Whom a frame of this visitor is from (Transport::Arrival). nullptr: of nobody that is admitted
+  // now.
+  Visitor* Find(std::uint64_t visitor);
 
   // Why the newest of those that were refused was, and where it came from. Once.
   std::optional<std::string> TakeRefusal() { return std::exchange(refusal_, std::nullopt); }
   const Counters& counters() const { return counters_; }
   std::optional<Instant> NextDeadline() const;
-  void* handle() { return zap_.handle(); }
 
  private:
-  // Asked by libzmq, and not answered yet.
-  struct Knock {
-    std::vector<std::string> envelope;  // whom the answer goes to
-    std::string request;
-    std::string address;
-    std::string mechanism;
-    std::vector<std::string> credentials;
+  using Knock = Transport::Knock;
+  struct Held {
+    Knock knock;
     Instant since;
   };
   enum class Verdict : std::uint8_t { kAdmit, kHold, kRefuse };
   struct Judgement {
     Verdict verdict = Verdict::kRefuse;
-    std::string text;  // kAdmit: the visitor's name; kRefuse: why
+    std::uint64_t visitor = 0;  // kAdmit: its name
+    std::string why = {};       // kRefuse
   };
 
-  bool Receive(Instant now, Knock* knock);
   Judgement Judge(const Knock& knock);
   Judgement JudgePass(const Knock& knock);
   Judgement JudgeKey(const Knock& knock);
-  std::string Admit(Visitor visitor);
+  std::uint64_t Admit(Visitor visitor);
   void Answer(const Knock& knock, const Judgement& judgement);
-  void Hold(Knock knock);
+  void Hold(Instant now, Knock knock);
 
+  Transport* transport_;
   const Directory* directory_;
-  zmq::socket_t zap_;
   MeshSecurity security_ = MeshSecurity::kNone;
   DurationNs patience_ = 10 * kSecond;
-  std::deque<Knock> held_;  // the oldest in front
+  std::deque<Held> held_;  // the oldest in front
   std::uint64_t names_ = 0;
   std::map<std::uint64_t, Visitor> visitors_;
   // By sender and purpose: the newest number that was admitted, and the visitors' names.

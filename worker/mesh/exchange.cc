@@ -16,16 +16,14 @@ constexpr int kPartsPerService = 4;
 constexpr std::uint64_t kOffers = 0;        // what a ping is about, where pulls have their tickets
 constexpr std::size_t kMaxEarlyBytes = 64;  // of one payload: notes and requests are smaller
 
-std::span<const std::byte> BytesOfMessage(const zmq::message_t& message) {
-  return {static_cast<const std::byte*>(message.data()), message.size()};
-}
-
 }  // namespace
 
-Exchange::Exchange(ReplicaStore* store, Peers* peers, ExchangeEvents* events)
+Exchange::Exchange(ReplicaStore* store, Peers* peers, ExchangeEvents* events,
+                   std::size_t part_bytes)
     : store_(store),
       peers_(peers),
       events_(events),
+      part_bytes_(part_bytes),
       buffers_([store](std::size_t bytes) {
         return store->memory->AllocateHost(MemoryUse::kExchanged, bytes);
       }),
@@ -69,7 +67,7 @@ bool Exchange::Say(Incarnation to, const std::string& endpoint, FrameKind kind,
                            .from = self_,
                            .to = to,
                            .length = payload.size()};
-  peers_->Send(endpoint, header, zmq::message_t(payload.data(), payload.size()));
+  peers_->Send(endpoint, header, SharedBytes(payload.data(), payload.size()));
   return true;
 }
 
@@ -164,7 +162,7 @@ void Exchange::Do(Instant now, const SendNote& action) {
   if (offer && !endpoint.empty()) offered_.try_emplace(action.to, now, timeout_);
 }
 
-bool Exchange::OnFrame(Instant now, const FrameHeader& header, zmq::message_t payload) {
+bool Exchange::OnFrame(Instant now, const FrameHeader& header, SharedBytes payload) {
   if (header.run != run_ || run_ == kNoRun || header.from == self_) return false;
   offered_.erase(header.from);
   switch (header.kind) {
@@ -180,15 +178,15 @@ bool Exchange::OnFrame(Instant now, const FrameHeader& header, zmq::message_t pa
     case FrameKind::kParcel:
     case FrameKind::kPart:
     case FrameKind::kRefused:
-      return OnAnswer(now, header, BytesOfMessage(payload));
+      return OnAnswer(now, header, payload.span());
     default:
       return false;
   }
 }
 
-bool Exchange::OnAsking(Instant now, const FrameHeader& header, zmq::message_t payload) {
-  return header.kind == FrameKind::kNote ? OnNote(header, BytesOfMessage(payload))
-                                         : OnPull(now, header, BytesOfMessage(payload));
+bool Exchange::OnAsking(Instant now, const FrameHeader& header, SharedBytes payload) {
+  return header.kind == FrameKind::kNote ? OnNote(header, payload.span())
+                                         : OnPull(now, header, payload.span());
 }
 
 bool Exchange::OnNote(const FrameHeader& header, std::span<const std::byte> payload) {
@@ -298,7 +296,7 @@ std::size_t Exchange::Ready(const Slice& slice) const {
 bool Exchange::SendPart(Instant now, Asked* asked) {
   const Slice& slice = asked->slice;
   if (asked->sent == slice.range.length) return false;
-  const std::size_t length = std::min(kPartBytes, Ready(slice) - asked->sent);
+  const std::size_t length = std::min(part_bytes_, Ready(slice) - asked->sent);
   const FrameHeader header{.kind = FrameKind::kPart,
                            .run = run_,
                            .group = asked->number,
@@ -306,8 +304,8 @@ bool Exchange::SendPart(Instant now, Asked* asked) {
                            .to = asked->from,
                            .offset = asked->sent,
                            .length = length};
-  const std::byte* data = slice.buffer->data() + slice.range.begin + asked->sent;
-  peers_->Send(asked->endpoint, header, Borrow(data, length, slice.buffer));
+  peers_->Send(asked->endpoint, header,
+               Within(slice.buffer, slice.range.begin + asked->sent, length));
   asked->sent += length;
   asked->progress = now;
   counters_.sent_bytes += length;
@@ -461,7 +459,7 @@ void Exchange::Ask(Instant now, Incarnation peer, const std::string& endpoint,
                            .from = self_,
                            .to = peer,
                            .stage = static_cast<std::uint32_t>(Topic::kPull)};
-  (void)peers_->Signal(now, endpoint, header, zmq::message_t());
+  (void)peers_->Signal(now, endpoint, header, SharedBytes());
 }
 
 // What was offered is offered again until it is answered, and then watched again.

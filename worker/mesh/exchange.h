@@ -23,7 +23,6 @@
 #include <string>
 #include <utility>
 #include <vector>
-#include <zmq.hpp>
 
 #include "common/base/messages.h"
 #include "common/base/time.h"
@@ -59,7 +58,6 @@ class ExchangeEvents {
 
 class Exchange {
  public:
-  static constexpr std::size_t kPartBytes = 512 << 10;
   // Requests of one peer; more are refused.
   static constexpr std::size_t kMaxRequests = 256;
   // Notes and requests of peers that are not met yet are kept for when they are.
@@ -73,8 +71,8 @@ class Exchange {
     std::uint64_t most_held_bytes = 0;  // at any time since the run was joined
   };
 
-  // The pointers must outlive it.
-  Exchange(ReplicaStore* store, Peers* peers, ExchangeEvents* events);
+  // What is pulled is sent in parts of so many bytes. The pointers must outlive it.
+  Exchange(ReplicaStore* store, Peers* peers, ExchangeEvents* events, std::size_t part_bytes);
 
   // Silent peers are asked, and given up, after this time limit from now on.
   void SetTimeout(DurationNs timeout) { timeout_ = timeout; }
@@ -103,7 +101,7 @@ class Exchange {
   void Do(Instant now, const ForgetShard& action);
 
   // A frame of the kinds from kNote on, to this incarnation. False: it counts for nothing.
-  bool OnFrame(Instant now, const FrameHeader& header, zmq::message_t payload);
+  bool OnFrame(Instant now, const FrameHeader& header, SharedBytes payload);
   void OnLost(const std::string& endpoint);
   // This peer is out: pulls from it fail, and it is given nothing.
   void ForgetPeer(Incarnation peer);
@@ -153,7 +151,7 @@ class Exchange {
   };
   struct Early {
     FrameHeader header;
-    zmq::message_t payload;
+    SharedBytes payload;
   };
 
   std::string EndpointOf(Incarnation peer) const;
@@ -162,7 +160,7 @@ class Exchange {
   std::size_t Ready(const Slice& slice) const;
   bool SendPart(Instant now, Asked* asked);
 
-  bool OnAsking(Instant now, const FrameHeader& header, zmq::message_t payload);
+  bool OnAsking(Instant now, const FrameHeader& header, SharedBytes payload);
   bool OnNote(const FrameHeader& header, std::span<const std::byte> payload);
   bool OnPull(Instant now, const FrameHeader& header, std::span<const std::byte> payload);
   bool OnStop(const FrameHeader& header);
@@ -188,6 +186,7 @@ class Exchange {
   ReplicaStore* store_;
   Peers* peers_;
   ExchangeEvents* events_;
+  std::size_t part_bytes_;
   DurationNs timeout_ = 0;
   Incarnation self_ = 0;
   RunId run_ = kNoRun;

@@ -7,8 +7,6 @@
 namespace prd {
 namespace {
 
-constexpr std::size_t kChunkBytes = 512 << 10;
-
 bool Has(const SharedList<GroupMember>& members, Incarnation incarnation) {
   return std::any_of(members.begin(), members.end(), [incarnation](const GroupMember& member) {
     return member.incarnation == incarnation;
@@ -40,7 +38,7 @@ Status IncomingReplica::OnInfo(const ReplicaInfo& info) {
   return Status::Ok();
 }
 
-Status IncomingReplica::OnFrame(const FrameHeader& header, zmq::message_t payload) {
+Status IncomingReplica::OnFrame(const FrameHeader& header, SharedBytes payload) {
   if (header.kind == FrameKind::kGone && result_ != kNoGroup && !info_) {
     return Status(Code::kNotFound,
                   "the source does not have the result of group " + std::to_string(result_));
@@ -75,11 +73,11 @@ std::shared_ptr<Buffer> IncomingReplica::Gather(CopiedRow row) {
   });
   std::shared_ptr<Buffer> bytes = buffers.Get(info_->bytes[index]);
   std::byte* to = bytes->data();
-  for (zmq::message_t& chunk : chunks_[index]) {
+  for (SharedBytes& chunk : chunks_[index]) {
     std::memcpy(to, chunk.data(), chunk.size());
     to += chunk.size();
     frames_.Set(frames_.bytes() - chunk.size());
-    chunk.rebuild();
+    chunk = SharedBytes();
   }
   return bytes;
 }
@@ -187,7 +185,7 @@ void ReplicaServer::GiveResult(Sending sending, const RoundResult& newest) {
     return Start(sending.progress, std::move(sending), TakeResult(newest));
   }
   if (!peers_->Use(sending.endpoint).ok()) return;
-  peers_->Send(sending.endpoint, Answer(sending, FrameKind::kGone), zmq::message_t());
+  peers_->Send(sending.endpoint, Answer(sending, FrameKind::kGone), SharedBytes());
 }
 
 void ReplicaServer::Start(Instant now, Sending sending, std::shared_ptr<const Snapshot> snapshot) {
@@ -197,7 +195,7 @@ void ReplicaServer::Start(Instant now, Sending sending, std::shared_ptr<const Sn
   const ReplicaInfo& info = sending.snapshot->info;
   FrameHeader header = Answer(sending, FrameKind::kReplica);
   header.length = sizeof info;
-  peers_->Send(sending.endpoint, header, zmq::message_t(&info, sizeof info));
+  peers_->Send(sending.endpoint, header, SharedBytes(&info, sizeof info));
   sending_.push_back(std::move(sending));
 }
 
@@ -311,9 +309,8 @@ bool ReplicaServer::SendNext(Sending* sending) {
   FrameHeader header = Answer(*sending, FrameKind::kChunk);
   header.stage = static_cast<std::uint32_t>(sending->row);
   header.offset = sending->offset;
-  header.length = std::min(kChunkBytes, row->ready() - sending->offset);
-  peers_->Send(sending->endpoint, header,
-               Borrow(row->data() + sending->offset, header.length, row));
+  header.length = std::min(chunk_bytes_, row->ready() - sending->offset);
+  peers_->Send(sending->endpoint, header, Within(row, sending->offset, header.length));
   sending->offset += header.length;
   return true;
 }

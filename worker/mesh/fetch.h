@@ -11,7 +11,6 @@
 #include <optional>
 #include <string>
 #include <vector>
-#include <zmq.hpp>
 
 #include "common/base/messages.h"
 #include "common/base/time.h"
@@ -41,7 +40,7 @@ class IncomingReplica {
 
   // kReplica, then kChunk in order; or kGone. An error means that this copy cannot succeed:
   // kNotFound, that the source has no such result.
-  Status OnFrame(const FrameHeader& header, zmq::message_t payload);
+  Status OnFrame(const FrameHeader& header, SharedBytes payload);
   bool Complete() const;
   // Replaces parameters, iteration, state, initial model and inbox, and the base if the plan keeps
   // one. Empties the outbox. Returns the replica's iteration, with what is in the inbox. REQUIRES:
@@ -63,7 +62,7 @@ class IncomingReplica {
   GroupId result_;
   bool alone_;
   std::optional<ReplicaInfo> info_;
-  std::array<std::vector<zmq::message_t>, kCopiedRows> chunks_;
+  std::array<std::vector<SharedBytes>, kCopiedRows> chunks_;
   std::array<std::uint64_t, kCopiedRows> received_{};
   CountedBytes frames_;
 };
@@ -91,8 +90,12 @@ class ReplicaServer {
   // fill, and a worker that is always slow may copy every few rounds.
   static constexpr DurationNs kKept = 30 * kSecond;
 
-  ReplicaServer(ReplicaStore* store, Peers* peers)
-      : store_(store), peers_(peers), buffers_([store](std::size_t bytes) {
+  // It sends rows in chunks of so many bytes. The pointers outlive it.
+  ReplicaServer(ReplicaStore* store, Peers* peers, std::size_t chunk_bytes)
+      : store_(store),
+        peers_(peers),
+        chunk_bytes_(chunk_bytes),
+        buffers_([store](std::size_t bytes) {
           return store->memory->AllocateHost(MemoryUse::kCopies, bytes);
         }) {}
 
@@ -153,6 +156,7 @@ class ReplicaServer {
 
   ReplicaStore* store_;
   Peers* peers_;
+  std::size_t chunk_bytes_;
   Buffers buffers_;
   std::optional<Instant> used_;                // they were, last
   std::map<Incarnation, std::size_t> orders_;  // copies that are not asked for yet

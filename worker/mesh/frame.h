@@ -55,6 +55,9 @@ enum class Topic : std::uint32_t {
   kLife = 3,   // nothing: whether the receiver answers
 };
 inline constexpr std::uint32_t kTopics = 4;
+// The header's chunk of a kPing: frames of the receiver may have been lost on their way here,
+// though the connection stands. It is to send over another one what is not acknowledged.
+inline constexpr std::uint32_t kSendAgain = 1;
 // The header's chunk of a kPong.
 enum class Answer : std::uint32_t {
   kToCome = 0,  // something is to come, or on its way
@@ -76,7 +79,7 @@ struct FrameHeader {
   // kRing: 0 to 2n-3 (reduction.h). kTree: 0 up, 1 down. kFetch: kParametersAlone, or 0 for the
   // whole replica. kChunk: the CopiedRow. kPing, kPong: the Topic
   std::uint32_t stage = 0;
-  std::uint32_t chunk = 0;   // kRing: within the shard. kPong: the Answer
+  std::uint32_t chunk = 0;   // kRing: within the shard. kPing: kSendAgain. kPong: the Answer
   std::uint64_t offset = 0;  // of the payload in the row of bytes (layout.h). kFetch: the kRound
                              // whose result is wanted, kNoGroup for the replica
   std::uint64_t length = 0;  // of the payload, bytes

@@ -221,7 +221,7 @@ bool GroupReduction::IsNeighbour(std::size_t position) const {
 
 // ---- frames ----
 
-bool GroupReduction::OnFrame(Instant now, const FrameHeader& header, zmq::message_t payload) {
+bool GroupReduction::OnFrame(Instant now, const FrameHeader& header, SharedBytes payload) {
   const std::optional<std::size_t> from = PositionOf(header.from);
   if (!from || !runs() || Complete() || ended_) return false;
   const std::string rank = RankName(member(*from).rank);
@@ -250,7 +250,7 @@ bool GroupReduction::OnPong(Instant now, const FrameHeader& header) {
   return true;
 }
 
-void GroupReduction::SendTo(std::size_t position, FrameHeader header, zmq::message_t payload) {
+void GroupReduction::SendTo(std::size_t position, FrameHeader header, SharedBytes payload) {
   header.run = context_.run;
   header.group = group_.id;
   header.from = context_.self;
@@ -332,7 +332,7 @@ void GroupReduction::Ask(Instant now) {
                              .from = context_.self,
                              .to = member(position).incarnation,
                              .stage = static_cast<std::uint32_t>(Topic::kGroup)};
-    (void)context_.peers->Signal(now, endpoints_[position], header, zmq::message_t());
+    (void)context_.peers->Signal(now, endpoints_[position], header, SharedBytes());
   }
 }
 
@@ -354,7 +354,7 @@ void GroupReduction::TellOthers() {
         !context_.peers->Use(endpoints_[i]).ok()) {
       continue;
     }
-    SendTo(i, {.kind = FrameKind::kFail}, zmq::message_t());
+    SendTo(i, {.kind = FrameKind::kFail}, SharedBytes());
   }
 }
 

@@ -22,7 +22,6 @@
 #include <optional>
 #include <string>
 #include <vector>
-#include <zmq.hpp>
 
 #include "common/base/messages.h"
 #include "common/base/time.h"
@@ -74,7 +73,7 @@ class GroupReduction {
   bool Advance(Instant now);
   bool hears() const { return hears_; }
   // A frame of this group: kFail, or any frame while hears(). False: the frame is dropped.
-  bool OnFrame(Instant now, const FrameHeader& header, zmq::message_t payload);
+  bool OnFrame(Instant now, const FrameHeader& header, SharedBytes payload);
   bool OnPong(Instant now, const FrameHeader& header);
   void OnLost(const std::string& endpoint);
   // Sends the next frame of own bytes, if its receiver is ready. False: there is none now.
@@ -129,7 +128,7 @@ class GroupReduction {
   void Connect();
 
   void Send(Reduction::Outgoing out);
-  void SendTo(std::size_t position, FrameHeader header, zmq::message_t payload);
+  void SendTo(std::size_t position, FrameHeader header, SharedBytes payload);
   void WatchSilence(Instant now);
   std::vector<std::size_t> Awaited() const;
   void Ask(Instant now);

@@ -1,7 +1,6 @@
 #include "worker/mesh/mesh.h"
 
 #include <malloc.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -14,76 +13,56 @@
 namespace prd {
 namespace {
 
-// The longest message part that is no chunk. The receiver of a larger one closes the connection.
+// The longest part of a frame that is no chunk.
 constexpr std::size_t kMaxOtherBytes = 576 << 10;
-constexpr int kReceiveHighWater = 8;
 // Frames handled before the owner gets to look at its other sockets.
 constexpr int kFramesPerService = 64;
-// Frames kept for groups not announced here yet: at most two rows, or this if it is more. A peer
-// cannot send more than a row before this worker takes part.
-constexpr std::size_t kMinEarlyBytes = 16 << 20;
-// Connections from peers that a worker takes at least, and at most where descriptors are not
-// bounded.
-constexpr std::size_t kFewConnections = 64;
-constexpr std::size_t kManyConnections = 32768;
 // What a device tells of by the session's eventfd, as a net below.
 constexpr DurationNs kPoll = 20 * kMillisecond;
 constexpr DurationNs kProbeInterval = 250 * kMillisecond;
 // Groups remembered that have lost such frames and cannot succeed here any more.
 constexpr std::size_t kMaxIncomplete = 64;
 
-// Messages come into memory that ZeroMQ takes from malloc. By default glibc returns freed blocks of
-// their size to the system, and every page of the next one is cleared again: a third of the time of
-// a large reduction. It learns from the largest block freed so far not to (mallopt(3),
+// Frames come into memory that the transport takes from malloc. By default glibc returns freed
+// blocks of their size to the system, and every page of the next one is cleared again: a third of
+// the time of a large reduction. It learns from the largest block freed so far not to (mallopt(3),
 // M_MMAP_THRESHOLD), as it does from any program that frees a large tensor; so show it one.
 void TeachMallocToKeepChunks() {
   void* volatile block = std::malloc((32 << 20) - (64 << 10));
   std::free(block);
 }
 
-// The program needs descriptors, too.
-std::size_t HalfOfTheDescriptors() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return kFewConnections;
-  return std::clamp<rlim_t>(limit.rlim_cur / 2, kFewConnections, kManyConnections);
-}
-
 }  // namespace
 
-Mesh::Mesh(zmq::context_t* context, Options options, const MeshKeyPair& keys, ReplicaStore* store,
-           MeshEvents* events)
+Mesh::Mesh(std::unique_ptr<Transport> transport, Options options, const MeshKeyPair& keys,
+           ReplicaStore* store, MeshEvents* events)
     : options_(std::move(options)),
       timeout_(options_.timeout != 0 ? options_.timeout : kDefaultLease),
       store_(store),
       events_(events),
       directory_(keys),
-      door_(context, &directory_),
-      pull_(*context, zmq::socket_type::pull),
-      peers_(context, options_.host, &directory_),
+      transport_(std::move(transport)),
+      door_(transport_.get(), &directory_),
+      peers_(transport_.get(), options_.host, &directory_),
       link_(&peers_),
-      server_(store, &peers_),
-      exchange_(store, &peers_, events),
+      server_(store, &peers_, options_.chunk_bytes),
+      exchange_(store, &peers_, events, options_.chunk_bytes),
       buffers_(
           [store](std::size_t bytes) {
             return store->memory->AllocateHost(MemoryUse::kResults, bytes);
           },
           [store] { store->memory->Sweep(); }) {
   directory_.Join(options_.incarnation, kNoRun);
+  AllowMembers();
 }
 
-Result<std::unique_ptr<Mesh>> Mesh::Create(zmq::context_t* context, Options options,
+Result<std::unique_ptr<Mesh>> Mesh::Create(std::unique_ptr<Transport> transport, Options options,
                                            ReplicaStore* store, MeshEvents* events) {
   TeachMallocToKeepChunks();
   const Result<MeshKeyPair> keys = options.keys ? *options.keys : DrawMeshKeys();
   if (!keys.ok()) return keys.status();
-  std::unique_ptr<Mesh> mesh;
-  try {
-    mesh.reset(new Mesh(context, std::move(options), *keys, store, events));
-    PRD_RETURN_IF_ERROR(mesh->Bind(context));
-  } catch (const zmq::error_t& error) {
-    return Status(Code::kInvalidArgument, std::string("listening for peers: ") + error.what());
-  }
-  return mesh;
+  return std::unique_ptr<Mesh>(
+      new Mesh(std::move(transport), std::move(options), *keys, store, events));
 }
 
 void Mesh::UseMemory(std::unique_ptr<Memory> memory, std::unique_ptr<DevicePlane> plane) {
@@ -96,50 +75,8 @@ void Mesh::UseMemory(std::unique_ptr<Memory> memory, std::unique_ptr<DevicePlane
   store_->UseMemory(std::move(memory));
 }
 
-std::size_t Mesh::LargestPart() const {
-  return std::max({options_.chunk_bytes, options_.direct_bytes, kMaxOtherBytes});
-}
-
-// Frames that wait to be read, one that comes and one that is being read.
-std::uint64_t Mesh::UnreadOfOne() const { return kUnreadFrames * LargestPart(); }
-
-Status Mesh::Bind(zmq::context_t* context) {
-  pull_.set(zmq::sockopt::linger, 0);
-  pull_.set(zmq::sockopt::rcvhwm, kReceiveHighWater);
-  pull_.set(zmq::sockopt::maxmsgsize, static_cast<std::int64_t>(LargestPart()));
-  pull_.set(zmq::sockopt::zap_domain, Door::kDomain);
-  pull_.set(zmq::sockopt::plain_server, true);
-  const std::size_t connections =
-      options_.max_connections != 0 ? options_.max_connections : HalfOfTheDescriptors();
-  Result<std::unique_ptr<ConnectionGuard>> guard =
-      ConnectionGuard::Make(*context, pull_,
-                            {.max_connections = connections,
-                             .max_per_peer = (connections + 1) / 2,
-                             .max_unread = UnreadOfOne(),
-                             .max_unread_silent_in_all = kMaxSilentBytes});
-  if (!guard.ok()) return guard.status();
-  guard_ = std::move(*guard);
-  AllowMembers();
-  Result<Endpoints> endpoints = Listen(options_.listening, &pull_);
-  if (!endpoints.ok()) return endpoints.status();
-  endpoints_ = *std::move(endpoints);
-  return Status::Ok();
-}
-
-// Which mechanism the job wants is known only now, and where this mesh listens has been told.
-void Mesh::UseCurve(bool curve) {
-  if (std::exchange(curve_, curve) == curve) return;
-  ListenAgain(endpoints_, &pull_, [&] {
-    const SecretKey& secret = directory_.own().secret;
-    if (curve) {
-      pull_.set(zmq::sockopt::plain_server, false);
-      pull_.set(zmq::sockopt::curve_server, true);
-      pull_.set(zmq::sockopt::curve_secretkey, zmq::buffer(secret.data(), secret.size()));
-    } else {
-      pull_.set(zmq::sockopt::curve_server, false);
-      pull_.set(zmq::sockopt::plain_server, true);
-    }
-  });
+std::size_t Mesh::Options::LongestPart() const {
+  return std::max({chunk_bytes, direct_bytes, kMaxOtherBytes});
 }
 
 void Mesh::SetIncarnation(Incarnation incarnation) {
@@ -182,7 +119,7 @@ void Mesh::JoinRun(RunId run, const Plan& plan, DurationNs lease, MeshProtection
   exchange_.Join(options_.incarnation, run, plan);
   link_.Use(plane_ != nullptr && protection.MayUseNccl() ? &plane_->communicators() : nullptr);
   link_.Join(options_.incarnation, run);
-  UseCurve(protection.security == MeshSecurity::kCurve);
+  transport_->ShowKeys(protection.security == MeshSecurity::kCurve, directory_.own());
   const bool same = run == run_ && protection == protection_;
   protection_ = protection;
   if (!same) Forget(run);
@@ -288,7 +225,7 @@ void Mesh::Request(Instant now, Fetching* fetching) {
                            .to = fetching->source.incarnation,
                            .stage = fetching->replica.alone() ? kParametersAlone : 0,
                            .offset = fetching->replica.result()};
-  peers_.Send(*endpoint, header, zmq::message_t());
+  peers_.Send(*endpoint, header, SharedBytes());
 }
 
 void Mesh::StartFetch(Instant now, const GroupMember& source, GroupId result, bool contributed) {
@@ -336,47 +273,38 @@ void Mesh::Probe(Instant now, const SharedList<GroupMember>& targets) {
 // ---- what comes in ----
 
 bool Mesh::ReceiveOne(Instant now) {
-  zmq::message_t first;
-  zmq::message_t payload;
-  if (!pull_.recv(first, zmq::recv_flags::dontwait)) {
-    guard_->Drained();
-    return false;
-  }
-  Door::Visitor* const visitor = door_.VisitorOf(&first);
-  // What waits to be read is bounded by kReceiveHighWater: no bytes are told.
-  guard_->Delivered(first, 0, true, visitor != nullptr ? visitor->connections : Door::kOver);
-  if (visitor == nullptr) guard_->End(Door::kOver);
-  int parts = 1;
-  for (bool more = first.more(); more; ++parts) {
-    zmq::message_t part;
-    if (!pull_.recv(part, zmq::recv_flags::dontwait)) break;
-    more = part.more();
-    if (parts == 1) payload = std::move(part);
-  }
-  const std::optional<FrameHeader> header = parts == 2 && visitor != nullptr
-                                                ? Open(visitor, &first, &payload)
-                                                : std::optional<FrameHeader>();
+  Transport::Arrival arrival;
+  if (!transport_->Receive(&arrival)) return false;
+  Door::Visitor* const visitor = door_.Find(arrival.visitor);
+  const std::optional<FrameHeader> header =
+      arrival.whole && visitor != nullptr ? Open(visitor, &arrival) : std::optional<FrameHeader>();
+  transport_->Attribute(visitor == nullptr ? 0 : visitor->from);
   if (!header || header->to != options_.incarnation) {
+    ++counters_.dropped;
+  } else if (header->stream != 0 && visitor->spoiled && arrivals_.Misses(*header)) {
+    // A bad frame may have come in the place of a good one, which is not to be acknowledged with
+    // this one: both are asked for again.
+    peers_.SetSpoiled(header->from, true);
     ++counters_.dropped;
   } else if (header->stream != 0 && !arrivals_.Take(now, *header)) {
     ++counters_.repeated;
   } else {
-    OnFrame(now, *header, std::move(payload));
+    if (header->stream != 0 && !visitor->spoiled) peers_.SetSpoiled(header->from, false);
+    OnFrame(now, *header, std::move(arrival.payload));
   }
   return true;
 }
 
 // Whether the frame is of a worker that was announced, and of the one that it says it is of.
-std::optional<FrameHeader> Mesh::Open(Door::Visitor* visitor, zmq::message_t* first,
-                                      zmq::message_t* payload) {
-  std::span<const std::byte> bytes(static_cast<const std::byte*>(first->data()), first->size());
+std::optional<FrameHeader> Mesh::Open(Door::Visitor* visitor, Transport::Arrival* arrival) {
+  std::span<const std::byte> bytes = arrival->first;
+  SharedBytes& payload = arrival->payload;
   std::optional<std::array<std::byte, kFrameHeaderBytes>> opened;
   if (visitor->opener) {
-    opened =
-        visitor->opener->Open(bytes, {static_cast<std::byte*>(payload->data()), payload->size()});
+    opened = visitor->opener->Open(bytes, {payload.data(), payload.size()});
     bytes = opened ? std::span<const std::byte>(*opened) : std::span<const std::byte>();
   }
-  const std::optional<FrameHeader> header = DecodeHeader(bytes, payload->size());
+  const std::optional<FrameHeader> header = DecodeHeader(bytes, payload.size());
   const bool sealed = !visitor->opener || opened;
   if (sealed && header && header->from == visitor->from &&
       (!visitor->purpose || (*visitor->purpose == Purpose::kSignals) == IsSignal(header->kind))) {
@@ -388,12 +316,16 @@ std::optional<FrameHeader> Mesh::Open(Door::Visitor* visitor, zmq::message_t* fi
               std::to_string(directory_.Find(visitor->from)->rank) +
               (sealed ? ": the frame is of another worker, or not for this connection"
                       : ": the frame was changed or forged, or has come before");
+  if (!sealed && visitor->purpose == Purpose::kData) {
+    visitor->spoiled = true;
+    peers_.SetSpoiled(visitor->from, true);
+  }
   return std::nullopt;
 }
 
 void Mesh::TellOfIntruders(Instant now) {
   if (auto refused = door_.TakeRefusal()) intruder_ = *std::move(refused);
-  const ConnectionGuard::Counters guarded = guard_->counters();
+  const Transport::Counters guarded = transport_->counters();
   const std::uint64_t ended = guarded.refused + guarded.cut;
   if (std::exchange(told_ended_, ended) != ended) {
     intruder_ = "connections were ended: " + std::to_string(guarded.refused) +
@@ -407,7 +339,7 @@ void Mesh::TellOfIntruders(Instant now) {
   intruder_.reset();
 }
 
-void Mesh::OnFrame(Instant now, const FrameHeader& header, zmq::message_t payload) {
+void Mesh::OnFrame(Instant now, const FrameHeader& header, SharedBytes payload) {
   switch (header.kind) {
     case FrameKind::kRing:
     case FrameKind::kDirect:
@@ -462,7 +394,7 @@ void Mesh::OnFrame(Instant now, const FrameHeader& header, zmq::message_t payloa
   }
 }
 
-void Mesh::OnGroupFrame(Instant now, const FrameHeader& header, zmq::message_t payload) {
+void Mesh::OnGroupFrame(Instant now, const FrameHeader& header, SharedBytes payload) {
   const bool over = header.run == run_ && header.group <= last_group_;
   const bool ours = over && active_ && header.group == active_->id();
   const bool waits = ours && active_->waits() && header.kind != FrameKind::kFail;
@@ -483,8 +415,9 @@ void Mesh::HearFailures(Instant now) {
   });
 }
 
-void Mesh::KeepEarly(const FrameHeader& header, zmq::message_t payload) {
-  const std::size_t limit = std::max(kMinEarlyBytes, 2 * store_->LongestRow());
+void Mesh::KeepEarly(const FrameHeader& header, SharedBytes payload) {
+  // A peer cannot send more than a row before this worker takes part.
+  const std::size_t limit = std::max(options_.early_bytes, 2 * store_->LongestRow());
   early_bytes_ += payload.size() + sizeof(Early);
   ++counters_.early;
   early_.push_back({header, std::move(payload)});
@@ -506,6 +439,7 @@ void Mesh::KeepEarly(const FrameHeader& header, zmq::message_t payload) {
 // known. A peer that gets no answer asks again.
 void Mesh::OnPing(Instant now, const FrameHeader& header) {
   const Result<std::string> endpoint = peers_.EndpointOf(*directory_.Find(header.from));
+  if (header.chunk == kSendAgain && endpoint.ok()) peers_.SendAgain(now, *endpoint);
   bool sent = header.run == run_ && run_ != kNoRun && endpoint.ok() && header.stage < kTopics;
   if (sent) {
     const FrameHeader pong{.kind = FrameKind::kPong,
@@ -515,7 +449,7 @@ void Mesh::OnPing(Instant now, const FrameHeader& header) {
                            .to = header.from,
                            .stage = header.stage,
                            .chunk = static_cast<std::uint32_t>(AnswerTo(now, header, *endpoint))};
-    sent = peers_.Signal(now, *endpoint, pong, zmq::message_t());
+    sent = peers_.Signal(now, *endpoint, pong, SharedBytes());
   }
   ++(sent ? counters_.received : counters_.dropped);
 }
@@ -568,7 +502,7 @@ bool Mesh::Ping(Instant now, const std::string& endpoint, Incarnation to, Topic 
                            .from = options_.incarnation,
                            .to = to,
                            .stage = static_cast<std::uint32_t>(topic)};
-  return peers_.Signal(now, endpoint, header, zmq::message_t());
+  return peers_.Signal(now, endpoint, header, SharedBytes());
 }
 
 void Mesh::AskProbed(Instant now) {
@@ -594,7 +528,7 @@ void Mesh::Acknowledge(Instant now) {
                              .from = options_.incarnation,
                              .to = due.to,
                              .offset = due.number};
-    (void)peers_.Signal(now, *endpoint, header, zmq::message_t());
+    (void)peers_.Signal(now, *endpoint, header, SharedBytes());
   }
 }
 
@@ -769,10 +703,10 @@ std::optional<Instant> Mesh::NextDeadline() const {
   return next;
 }
 
-void Mesh::AppendPollItems(std::vector<zmq::pollitem_t>* items) {
-  items->push_back({pull_.handle(), 0, ZMQ_POLLIN, 0});
-  items->push_back({door_.handle(), 0, ZMQ_POLLIN, 0});
-  peers_.AppendPollItems(items);
+const std::vector<Watched>& Mesh::WatchedLinks() {
+  watched_.clear();
+  peers_.AppendWatched(&watched_);
+  return watched_;
 }
 
 }  // namespace prd

@@ -1,11 +1,11 @@
-// The data plane of one worker: reductions and replica copies with its peers over ZeroMQ, and
-// reductions between devices.
+// The data plane of one worker: reductions and replica copies with its peers over a transport
+// (worker/transport/transport.h), and reductions between devices.
 //
-// Any subset of workers can reduce, without a communicator or other set-up. One PULL socket, bound
-// to an ipc endpoint and maybe a tcp endpoint (listen.h), receives everything. One PUSH socket per
-// peer (peers.h) is made when it is first needed. No call blocks or spins: the owner waits on the
-// poll items and the deadline, then calls Service. A mesh runs one reduction and one fetch at a
-// time. Any number of peers may copy this worker's replica meanwhile.
+// Any subset of workers can reduce, without a communicator or other set-up. A connection to a peer
+// (peers.h) is made when it is first needed. A mesh has no sockets, no threads and no clock: it
+// gets the time, and takes frames from its transport. No call blocks or spins: the owner waits on
+// the transport, for what is watched, until the deadline, then calls Service. A mesh runs one
+// reduction and one fetch at a time. Any number of peers may copy this worker's replica meanwhile.
 //
 // A mesh talks to workers alone that the controller has announced to it (Announce, and members that
 // commands name): a connection of anybody else is not read (door.h), and answers go to where the
@@ -35,11 +35,9 @@
 #include <string>
 #include <type_traits>
 #include <vector>
-#include <zmq.hpp>
 
 #include "common/base/messages.h"
 #include "common/base/time.h"
-#include "common/io/connection_guard.h"
 #include "prd/status.h"
 #include "worker/device/plane.h"
 #include "worker/mesh/arrivals.h"
@@ -50,9 +48,9 @@
 #include "worker/mesh/fetch.h"
 #include "worker/mesh/frame.h"
 #include "worker/mesh/group_reduction.h"
-#include "worker/mesh/listen.h"
 #include "worker/mesh/peers.h"
 #include "worker/mesh/replica_store.h"
+#include "worker/transport/transport.h"
 
 namespace prd {
 
@@ -102,34 +100,33 @@ class Mesh {
   // Targets of a probe that are asked at once, in turns.
   static constexpr std::size_t kProbedAtOnce = 64;
   static constexpr DurationNs kTellOfIntruders = 10 * kSecond;
-  // What connections from other hosts may bring before this worker reads it (ConnectionGuard): in
-  // all until they have brought a frame, in all beside what members bring, and of frames a member.
-  // And how many may have brought none, beside two of each member.
+  // What connections from other hosts may bring before this worker reads it (Transport::Allow): in
+  // all beside what members bring, and of frames a member. And how many may have brought none,
+  // beside two of each member.
   static constexpr std::size_t kMaxSilent = 64;
-  static constexpr std::uint64_t kMaxSilentBytes = 24 << 20;
   static constexpr std::uint64_t kMaxUnreadBytes = 16 << 20;
   static constexpr std::uint64_t kUnreadFrames = 11;
 
   struct Options {
     Incarnation incarnation = 0;
     std::string host;                 // as in Hello
-    Listening listening;              // for peers on other hosts
     std::optional<MeshKeyPair> keys;  // drawn, if there are none
     DurationNs timeout = 0;           // for a silent peer's answer; 0: the lease
     std::size_t chunk_bytes = kChunkBytes;
     std::size_t direct_bytes = kDirectBytes;
-    // From other hosts, and other processes over tcp; half as many from one address. 0: half of the
-    // descriptors that this process may have.
-    std::size_t max_connections = 0;
+    // Frames for groups not announced here yet are kept up to so many bytes, or two rows if that is
+    // more.
+    std::size_t early_bytes = 16 << 20;
+    // The longest part of a frame that it sends or takes.
+    std::size_t LongestPart() const;
   };
 
-  // The pointers must outlive the mesh; there is one mesh per context. kInvalidArgument when the
-  // address cannot be bound.
-  static Result<std::unique_ptr<Mesh>> Create(zmq::context_t* context, Options options,
+  // The pointers must outlive the mesh. kInternal: no key can be drawn.
+  static Result<std::unique_ptr<Mesh>> Create(std::unique_ptr<Transport> transport, Options options,
                                               ReplicaStore* store, MeshEvents* events);
 
-  // Where peers reach this mesh: "ipc://..", "tcp://..".
-  const std::vector<std::string>& endpoints() const { return endpoints_.told; }
+  // Where peers reach this mesh.
+  const std::vector<std::string>& endpoints() const { return transport_->endpoints(); }
   // By which peers know this mesh.
   const MeshKey& key() const { return directory_.own().public_key; }
 
@@ -208,7 +205,8 @@ class Mesh {
   // is free. A thread that holds the mutex for long wakes the owner when done, for another Service.
   void Service(Instant now);
   std::optional<Instant> NextDeadline() const;
-  void AppendPollItems(std::vector<zmq::pollitem_t>* items);
+  // The connections to wait for, beside what comes to the transport.
+  const std::vector<Watched>& WatchedLinks();
 
   struct Counters {
     std::uint64_t received = 0;  // frames that counted, beside these:
@@ -221,9 +219,11 @@ class Mesh {
     Communicators::Choice newest;           // of the last of them
   };
   const Counters& counters() const { return counters_; }
+  // Bytes of the frames that are kept now for groups not announced here yet.
+  std::size_t early_bytes() const { return early_bytes_; }
   std::uint64_t resumed() const { return peers_.resumed(); }
   const Door::Counters& connections() const { return door_.counters(); }
-  ConnectionGuard::Counters guarded() const { return guard_->counters(); }
+  Transport::Counters transported() const { return transport_->counters(); }
   const Exchange::Counters& exchanged() const { return exchange_.counters(); }
   const Communicators& communicators() const { return *link_.communicators(); }
 
@@ -243,31 +243,26 @@ class Mesh {
   };
   struct Early {  // a frame of a group that is not announced here yet
     FrameHeader header;
-    zmq::message_t payload;
+    SharedBytes payload;
   };
 
-  Mesh(zmq::context_t* context, Options options, const MeshKeyPair& keys, ReplicaStore* store,
-       MeshEvents* events);
-  Status Bind(zmq::context_t* context);
-  std::size_t LargestPart() const;
-  std::uint64_t UnreadOfOne() const;
+  Mesh(std::unique_ptr<Transport> transport, Options options, const MeshKeyPair& keys,
+       ReplicaStore* store, MeshEvents* events);
   void AllowMembers();
-  void UseCurve(bool curve);
   void Forget(RunId run);
   void ForgetMember(Instant now, Incarnation member);
   void Meet(Instant now, const std::vector<GroupMember>& members);
   void Meet(Instant now, const GroupMember& member);
   void Introduce(Instant now, const GroupMember& member);
-  std::optional<FrameHeader> Open(Door::Visitor* visitor, zmq::message_t* first,
-                                  zmq::message_t* payload);
+  std::optional<FrameHeader> Open(Door::Visitor* visitor, Transport::Arrival* arrival);
   void TellOfIntruders(Instant now);
 
   void Warm();
   void Advance(Instant now);
 
   bool ReceiveOne(Instant now);
-  void OnFrame(Instant now, const FrameHeader& header, zmq::message_t payload);
-  void OnGroupFrame(Instant now, const FrameHeader& header, zmq::message_t payload);
+  void OnFrame(Instant now, const FrameHeader& header, SharedBytes payload);
+  void OnGroupFrame(Instant now, const FrameHeader& header, SharedBytes payload);
   void OnPing(Instant now, const FrameHeader& header);
   bool OnPong(Instant now, const FrameHeader& header);
   Answer AnswerTo(Instant now, const FrameHeader& ping, const std::string& endpoint);
@@ -276,7 +271,7 @@ class Mesh {
   void AskProbed(Instant now);
   void Acknowledge(Instant now);
   void HearFailures(Instant now);
-  void KeepEarly(const FrameHeader& header, zmq::message_t payload);
+  void KeepEarly(const FrameHeader& header, SharedBytes payload);
   void OnLost(Instant now, const std::string& endpoint);
   void GiveUp(Instant now, const std::string& endpoint);
   void FinishReduce(Instant now);
@@ -295,16 +290,13 @@ class Mesh {
   ReplicaStore* store_;
   MeshEvents* events_;
   Directory directory_;
+  std::unique_ptr<Transport> transport_;
   Door door_;
-  zmq::socket_t pull_;
-  std::unique_ptr<ConnectionGuard> guard_;  // goes before the socket
-  Endpoints endpoints_;
-  bool curve_ = false;  // the mechanism of connections to it
   Peers peers_;
   Arrivals arrivals_;
   MeshProtection protection_;
   std::optional<std::string> intruder_;  // to be told of
-  std::uint64_t told_ended_ = 0;         // connections that the guard had ended
+  std::uint64_t told_ended_ = 0;         // connections that the transport had ended
   std::optional<Instant> told_at_;
   std::unique_ptr<DevicePlane> plane_;
   CommLink link_;
@@ -329,6 +321,7 @@ class Mesh {
   std::deque<GroupId> incomplete_;  // groups of which early frames had to be dropped
   bool more_to_do_ = false;
   Instant now_;  // of the last Service or StartReduce
+  std::vector<Watched> watched_;
   Counters counters_;
 };
 

@@ -27,8 +27,8 @@ void Mesh::Meet(Instant now, const std::vector<GroupMember>& members) {
 }
 
 void Mesh::AllowMembers() {
-  guard_->Allow(kMaxSilent + 2 * directory_.size(),
-                kMaxUnreadBytes + directory_.size() * UnreadOfOne());
+  transport_->Allow(kMaxSilent + 2 * directory_.size(),
+                    kMaxUnreadBytes + directory_.size() * kUnreadFrames * options_.LongestPart());
 }
 
 // What goes to where the member is, goes to this incarnation of it.
@@ -57,7 +57,7 @@ void Mesh::ForgetMember(Instant now, Incarnation member) {
   });
   std::erase_if(probed_,
                 [member](const Probed& each) { return each.member.incarnation == member; });
-  guard_->End(Door::CallConnectionsOf(member));
+  transport_->End(member);
   if (const std::optional<std::string> endpoint = peers_.Forget(member)) OnLost(now, *endpoint);
 }
 

@@ -1,28 +1,18 @@
 #include "worker/mesh/peers.h"
 
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <span>
 
 namespace prd {
 namespace {
 
-// Chunks under way per connection; with the receiver's as many, it keeps both ends busy.
-constexpr int kSendHighWater = 8;
-// What has been handed to the network is still sent for this long when the session ends.
-constexpr int kLingerMs = 2000;
 // An attempt to connect, at most: the network waits longer and longer before it tries again.
 constexpr DurationNs kConnectAtMost = 2 * kSecond;
 constexpr std::size_t kMaxEndpointBytes = 256;
-// Signals under way per connection; more are dropped. A peer of an exchange may have 256 requests.
-constexpr int kSignalHighWater = 512;
 // An attempt to connect for signals, and unacknowledged signals.
-constexpr int kSignalConnectMs = 300;
-constexpr int kSignalUnackedMs = 500;
+constexpr DurationNs kSignalConnect = 300 * kMillisecond;
+constexpr DurationNs kSignalUnacked = 500 * kMillisecond;
 // Signal connections that were not used for this long are closed.
 constexpr DurationNs kSignalsKept = 10 * kSecond;
 
@@ -30,41 +20,14 @@ bool HasPrefix(const std::string& text, const char* prefix) {
   return text.compare(0, std::strlen(prefix), prefix) == 0 && text.size() <= kMaxEndpointBytes;
 }
 
-// The user whose process listens at the other end of a connected socket is this process's own.
-bool ListensForThisUser(int fd) {
-  ucred other{};
-  socklen_t size = sizeof other;
-  return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &other, &size) == 0 && other.uid == geteuid();
-}
-
-struct MonitorEvent {
-  std::uint16_t event = 0;
-  std::int32_t value = 0;
-};
-MonitorEvent EventOf(const zmq::message_t& message) {
-  MonitorEvent event;
-  if (message.size() < sizeof event.event + sizeof event.value) return event;
-  const char* bytes = static_cast<const char*>(message.data());
-  std::memcpy(&event.event, bytes, sizeof event.event);
-  std::memcpy(&event.value, bytes + sizeof event.event, sizeof event.value);
-  return event;
-}
-
-int Milliseconds(DurationNs time) {
-  constexpr DurationNs kMost = std::numeric_limits<int>::max();
-  return static_cast<int>(std::clamp<DurationNs>(time / kMillisecond, 1, kMost));
-}
-
 }  // namespace
 
-Peers::~Peers() { Join(security_); }
-
 void Peers::Join(MeshSecurity security) {
-  for (auto& [endpoint, peer] : peers_) (void)Broken(&peer);  // nobody lingers for what is lost
   peers_.clear();
   signals_.clear();
   sent_.clear();
   at_.clear();
+  spoiled_.clear();
   security_ = security;
 }
 
@@ -84,6 +47,7 @@ std::optional<std::string> Peers::Forget(Incarnation member) {
   if (at == at_.end()) return std::nullopt;
   const std::string endpoint = at->first;
   at_.erase(at);
+  spoiled_.erase(member);
   signals_.erase(endpoint);
   Drop(endpoint);
   return endpoint;
@@ -125,36 +89,30 @@ void Peers::Release(const std::string& endpoint, Keeper keeper) {
   it->second.kept &= static_cast<std::uint8_t>(~static_cast<std::uint8_t>(keeper));
 }
 
-// Makes the socket and its monitor, with what the other end's door asks for. Throws zmq::error_t.
-void Peers::Open(const std::string& endpoint, Purpose purpose, int events, Connection* connection) {
-  const auto who = at_.find(endpoint);
+// Makes the link, with what the other end's door asks for.
+Status Peers::Open(Opening opening, Connection* connection) {
+  const auto who = at_.find(opening.endpoint);
   const PairKeys* keys = who == at_.end() ? nullptr : directory_->KeysOf(who->second);
   if (keys == nullptr) {
-    errno = ENOKEY;
-    throw zmq::error_t();
+    return Status(Code::kUnavailable, "connecting to " + opening.endpoint +
+                                          ": no worker with a key was announced there");
   }
-  const Pass pass{.from = directory_->self(), .number = ++made_, .purpose = purpose};
-  zmq::socket_t& push = connection->push;
-  push = zmq::socket_t(*context_, zmq::socket_type::push);
-  push.set(zmq::sockopt::ipv6, endpoint.find('[') != std::string::npos);
+  const Pass pass{.from = directory_->self(), .number = ++made_, .purpose = opening.purpose};
   if (security_ == MeshSecurity::kCurve) {
-    const auto raw = [](const auto& key) { return zmq::buffer(key.data(), key.size()); };
-    push.set(zmq::sockopt::curve_serverkey, raw(directory_->Find(who->second)->mesh_key.bytes));
-    push.set(zmq::sockopt::curve_publickey, raw(directory_->own().public_key.bytes));
-    push.set(zmq::sockopt::curve_secretkey, raw(directory_->own().secret));
+    opening.server = directory_->Find(who->second)->mesh_key;
+    opening.own = &directory_->own();
   } else {
-    push.set(zmq::sockopt::plain_username, EncodePass(pass));
-    push.set(zmq::sockopt::plain_password, ProofOf(keys->out, pass));
+    opening.name = EncodePass(pass);
+    opening.proof = ProofOf(keys->out, pass);
   }
-  if (Seals(security_, HasPrefix(endpoint, "tcp://"))) {
+  if (Seals(security_, HasPrefix(opening.endpoint, "tcp://"))) {
     connection->key = SealKeyOf(keys->out, pass);
     connection->sealer.emplace(*connection->key);
   }
-  const std::string name = "inproc://prd-peer-" + std::to_string(made_);
-  if (zmq_socket_monitor(push.handle(), name.c_str(), events) != 0) throw zmq::error_t();
-  connection->monitor = zmq::socket_t(*context_, zmq::socket_type::pair);
-  connection->monitor.set(zmq::sockopt::linger, 0);
-  connection->monitor.connect(name);
+  Result<std::unique_ptr<Link>> link = transport_->Open(opening);
+  if (!link.ok()) return link.status();
+  connection->link = std::move(link).value();
+  return Status::Ok();
 }
 
 Result<Peers::Peer*> Peers::Connect(const std::string& endpoint) {
@@ -172,36 +130,25 @@ Result<Peers::Peer*> Peers::Connect(const std::string& endpoint) {
     return &it->second;
   }
   if (peers_.size() >= kMaxConnections) Evict();
-  try {
-    Peer peer;
-    peer.tcp = HasPrefix(endpoint, "tcp://");
-    OpenData(endpoint, false, &peer);
-    peer.last_use = ++uses_;
-    peer.stream = made_;
-    return &peers_.emplace(endpoint, std::move(peer)).first->second;
-  } catch (const zmq::error_t& error) {
-    return Status(Code::kUnavailable, "connecting to " + endpoint + ": " + error.what());
-  }
+  Peer peer;
+  peer.tcp = HasPrefix(endpoint, "tcp://");
+  PRD_RETURN_IF_ERROR(OpenData(endpoint, false, &peer));
+  peer.last_use = ++uses_;
+  peer.stream = made_;
+  return &peers_.emplace(endpoint, std::move(peer)).first->second;
 }
 
-// Throws zmq::error_t.
-void Peers::OpenData(const std::string& endpoint, bool again, Peer* peer) {
-  constexpr int kEvents = ZMQ_EVENT_CONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED |
-                          ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED | ZMQ_EVENT_CONNECT_RETRIED |
-                          ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
-                          ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
-  Open(endpoint, Purpose::kData, kEvents, peer);
-  peer->verified = peer->tcp;
+Status Peers::OpenData(const std::string& endpoint, bool again, Peer* peer) {
   peer->stands_since.reset();
-  zmq::socket_t& push = peer->push;
-  push.set(zmq::sockopt::linger, kLingerMs);
-  push.set(zmq::sockopt::sndhwm, kSendHighWater);
-  push.set(zmq::sockopt::reconnect_ivl, -1);  // a pass opens one connection
-  const DurationNs connects = again ? kReconnect : std::min(timeout_, kConnectAtMost);
-  push.set(zmq::sockopt::connect_timeout, Milliseconds(connects));
-  if (again) push.set(zmq::sockopt::handshake_ivl, Milliseconds(kHandshake));
-  push.set(zmq::sockopt::tcp_maxrt, Milliseconds(timeout_));
-  push.connect(endpoint);
+  return Open({.endpoint = endpoint,
+               .purpose = Purpose::kData,
+               .name = {},
+               .proof = {},
+               .server = {},
+               .connects = again ? kReconnect : std::min(timeout_, kConnectAtMost),
+               .admits = again ? kHandshake : 0,
+               .delivers = timeout_},
+              peer);
 }
 
 void Peers::Rest() {
@@ -221,10 +168,10 @@ void Peers::Evict() {
   peers_.erase(oldest);
 }
 
-void Peers::Send(const std::string& endpoint, const FrameHeader& header, zmq::message_t payload) {
+void Peers::Send(const std::string& endpoint, const FrameHeader& header, SharedBytes payload) {
   const auto it = peers_.find(endpoint);
   if (it == peers_.end()) return;  // lost; Service has said so
-  Frame frame{.header = header, .payload = std::move(payload), .first = {}};
+  Frame frame{.header = header, .payload = std::move(payload)};
   frame.header.stream = frame.header.number = 0;  // what is passed on has those of its sender
   it->second.queue.push_back(std::move(frame));
   Flush(&it->second);
@@ -242,45 +189,28 @@ void Peers::Seal(Sealer* sealer, Frame* frame) {
   if (std::exchange(frame->sealed, true)) return;
   const auto header = EncodeHeader(frame->header);
   if (!*sealer) {
-    frame->first.rebuild(header.data(), header.size());
+    frame->first.assign(header.begin(), header.end());
     return;
   }
-  zmq::message_t* payload = &frame->payload;
-  const std::span<const std::byte> plain(static_cast<const std::byte*>(payload->data()),
-                                         payload->size());
+  SharedBytes* payload = &frame->payload;
   // A chunk that goes around the ring is nobody else's; other payloads are read by others, too.
-  zmq::message_t sealed;
   const bool in_place = frame->header.kind == FrameKind::kRing;
-  if (!in_place) sealed.rebuild(plain.size());
-  zmq::message_t* to = in_place ? payload : &sealed;
-  const auto head = (*sealer)->Seal(header, plain, static_cast<std::byte*>(to->data()));
-  frame->first.rebuild(head.data(), head.size());
-  if (!in_place) *payload = std::move(sealed);
+  SharedBytes sealed = in_place ? *payload : SharedBytes(payload->size());
+  const auto head = (*sealer)->Seal(header, std::as_const(*payload).span(), sealed.data());
+  frame->first.assign(head.begin(), head.end());
+  *payload = std::move(sealed);
 }
 
-// Hands a sealed frame to a connection, if it takes one. Throws zmq::error_t.
-bool Peers::Hand(zmq::socket_t* push, Frame* frame) {
-  // Once the first part is taken, the second is: messages count whole.
-  if (!push->send(frame->first, zmq::send_flags::sndmore | zmq::send_flags::dontwait)) return false;
-  if (!push->send(frame->payload, zmq::send_flags::dontwait)) throw zmq::error_t();
-  return true;
-}
-
-// The first of the queue. Over tcp it is kept until it is acknowledged: what the connection takes
-// are copies that share its bytes. Throws zmq::error_t.
-bool Peers::HandNext(Peer* peer) {
+// The first of the queue. Over tcp it is kept until it is acknowledged: the link shares its bytes.
+Link::Sent Peers::HandNext(Peer* peer) {
   Frame& frame = peer->queue.front();
   if (peer->tcp && frame.header.number == 0) {
     frame.header.stream = peer->stream;
     frame.header.number = ++peer->number;
   }
   Seal(&peer->sealer, &frame);
-  Frame copy{.header = frame.header, .payload = {}, .first = {}};
-  if (peer->tcp) {
-    copy.first.copy(frame.first);
-    copy.payload.copy(frame.payload);
-  }
-  if (!Hand(&peer->push, peer->tcp ? &copy : &frame)) return false;
+  const Link::Sent sent = peer->link->Send(frame.first, frame.payload);
+  if (sent != Link::Sent::kTaken) return sent;
   if (peer->tcp) {
     peer->unacknowledged_bytes += BytesOf(frame);
     peer->unacknowledged.push_back(std::move(frame));
@@ -292,48 +222,41 @@ bool Peers::HandNext(Peer* peer) {
     }
   }
   peer->queue.pop_front();
-  return true;
+  return sent;
 }
 
 bool Peers::Signal(Instant now, const std::string& endpoint, const FrameHeader& header,
-                   zmq::message_t payload) {
-  try {
-    SignalConnection* connection = ConnectSignals(now, endpoint);
-    if (connection == nullptr) return false;
-    connection->last_use = now;
-    (void)connection->push.get(zmq::sockopt::events);  // sees what was taken meanwhile
-    Frame frame{.header = header, .payload = std::move(payload), .first = {}};
-    Seal(&connection->sealer, &frame);
-    return Hand(&connection->push, &frame);
-  } catch (const zmq::error_t&) {
-    return false;  // an endpoint that cannot be used, or the system has no more sockets
-  }
+                   SharedBytes payload) {
+  SignalConnection* connection = ConnectSignals(now, endpoint);
+  if (connection == nullptr) return false;
+  connection->last_use = now;
+  Frame frame{.header = header, .payload = std::move(payload)};
+  const bool again = header.kind == FrameKind::kPing && spoiled_.contains(header.to);
+  if (again) frame.header.chunk = kSendAgain;
+  Seal(&connection->sealer, &frame);
+  return connection->link->Send(frame.first, frame.payload) == Link::Sent::kTaken;
 }
 
-// nullptr: it is broken, and too young for another attempt. Any event means that it is broken.
+// nullptr: it cannot be made; or it is broken, and too young for another attempt.
 Peers::SignalConnection* Peers::ConnectSignals(Instant now, const std::string& endpoint) {
   const auto it = signals_.find(endpoint);
   if (it != signals_.end()) {
     SignalConnection& known = it->second;
-    zmq::message_t event;
-    known.broken = known.broken || known.monitor.recv(event, zmq::recv_flags::dontwait);
-    if (!known.broken) return &known;
+    if (!known.link->Look().broken) return &known;
     if (now - known.made_at < kSignalReconnect) return nullptr;
     signals_.erase(it);
   }
   SignalConnection made;
   made.made_at = now;
-  Open(endpoint, Purpose::kSignals,
-       ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED | ZMQ_EVENT_CONNECT_RETRIED |
-           ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
-           ZMQ_EVENT_HANDSHAKE_FAILED_AUTH,
-       &made);
-  made.push.set(zmq::sockopt::linger, 0);
-  made.push.set(zmq::sockopt::sndhwm, kSignalHighWater);
-  made.push.set(zmq::sockopt::reconnect_ivl, -1);  // a pass opens one connection
-  made.push.set(zmq::sockopt::connect_timeout, kSignalConnectMs);
-  made.push.set(zmq::sockopt::tcp_maxrt, kSignalUnackedMs);
-  made.push.connect(endpoint);
+  const Status status = Open({.endpoint = endpoint,
+                              .purpose = Purpose::kSignals,
+                              .name = {},
+                              .proof = {},
+                              .server = {},
+                              .connects = kSignalConnect,
+                              .delivers = kSignalUnacked},
+                             &made);
+  if (!status.ok()) return nullptr;
   if (signals_.size() >= kMaxSignalConnections) {
     signals_.erase(std::min_element(signals_.begin(), signals_.end(), [](auto& a, auto& b) {
       return a.second.last_use < b.second.last_use;
@@ -383,7 +306,6 @@ bool Peers::OnTheirWay(Topic topic, Incarnation to, std::uint64_t number,
 void Peers::Drop(const std::string& endpoint) {
   const auto it = peers_.find(endpoint);
   if (it == peers_.end()) return;
-  (void)Broken(&it->second);
   peers_.erase(it);
 }
 
@@ -398,14 +320,28 @@ void Peers::DropQueued(std::uint64_t group) {
 
 // Returns false when the connection cannot be used any more.
 bool Peers::Flush(Peer* peer) {
-  if (!peer->verified || peer->again_at) return true;
-  try {
-    while (!peer->queue.empty() && HandNext(peer)) {
-    }
-  } catch (const zmq::error_t&) {
-    return false;
+  if (peer->again_at || peer->link == nullptr) return true;
+  Link::Sent sent = Link::Sent::kTaken;
+  while (!peer->queue.empty() && sent == Link::Sent::kTaken) sent = HandNext(peer);
+  return sent != Link::Sent::kBroken;
+}
+
+void Peers::SetSpoiled(Incarnation peer, bool spoiled) {
+  if (spoiled) {
+    spoiled_.insert(peer);
+  } else if (!spoiled_.empty()) {
+    spoiled_.erase(peer);
   }
-  return true;
+}
+
+void Peers::SendAgain(Instant now, const std::string& endpoint) {
+  const auto it = peers_.find(endpoint);
+  if (it == peers_.end()) return;
+  Peer& peer = it->second;
+  const bool stood = peer.tcp && peer.stands_since && now - *peer.stands_since > kReconnect;
+  if (!stood || peer.again_at || peer.unacknowledged.empty()) return;
+  peer.link.reset();
+  peer.used = true;
 }
 
 void Peers::Acknowledged(const std::string& endpoint, std::uint64_t stream, std::uint64_t number) {
@@ -455,10 +391,8 @@ bool Peers::Resume(const std::string& endpoint, Peer* peer) {
   for (std::deque<Frame>* frames : {&peer->unacknowledged, &peer->queue}) {
     for (Frame& frame : *frames) {
       if (opener && std::exchange(frame.sealed, false)) {
-        zmq::message_t plain(frame.payload.data(), frame.payload.size());
-        const std::span<const std::byte> first(static_cast<const std::byte*>(frame.first.data()),
-                                               frame.first.size());
-        if (!opener->Open(first, {static_cast<std::byte*>(plain.data()), plain.size()})) {
+        SharedBytes plain(frame.payload.data(), frame.payload.size());
+        if (!opener->Open(frame.first, {plain.data(), plain.size()})) {
           return false;  // cannot be: the old connection has sealed it
         }
         frame.payload = std::move(plain);
@@ -469,45 +403,22 @@ bool Peers::Resume(const std::string& endpoint, Peer* peer) {
   peer->unacknowledged.clear();
   peer->unacknowledged_bytes = 0;
   peer->queue = std::move(again);
-  try {
-    static_cast<Connection&>(*peer) = Connection();
-    OpenData(endpoint, true, peer);
-  } catch (const zmq::error_t&) {
-    return false;
-  }
+  static_cast<Connection&>(*peer) = Connection();
+  if (!OpenData(endpoint, true, peer).ok()) return false;
   peer->again_at.reset();
   return true;
 }
 
-// Any event that is asked for, but for the first two, means that the connection was closed, or
-// could not be made: a worker listens before the controller tells anybody of it.
 bool Peers::Broken(Peer* peer) {
-  zmq::message_t message;
-  bool broken = false;
-  try {
-    while (peer->monitor.recv(message, zmq::recv_flags::dontwait)) {
-      if (!message.more()) continue;  // the endpoint
-      const MonitorEvent event = EventOf(message);
-      if (event.event == ZMQ_EVENT_CONNECTED) {
-        if (!peer->verified) peer->verified = ListensForThisUser(event.value);
-        broken = broken || !peer->verified;
-      } else if (event.event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
-        resumed_ += peer->stood ? 1 : 0;
-        peer->stood = true;
-        peer->stands_since = now_;
-      } else {
-        broken = true;
-        peer->refused = peer->refused || event.event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
-      }
-    }
-  } catch (const zmq::error_t&) {
-    broken = true;
+  if (peer->link == nullptr) return true;  // given up (SendAgain)
+  const Link::State state = peer->link->Look();
+  if (state.stands && !peer->stands_since) {
+    resumed_ += peer->stood ? 1 : 0;
+    peer->stood = true;
+    peer->stands_since = now_;
   }
-  if (broken && peer->push.handle() != nullptr) {
-    peer->push.set(zmq::sockopt::linger, 0);
-    zmq_socket_monitor(peer->push.handle(), nullptr, 0);
-  }
-  return broken;
+  peer->refused = peer->refused || state.refused;
+  return state.broken;
 }
 
 std::vector<std::string> Peers::Service(Instant now) {
@@ -525,14 +436,10 @@ std::vector<std::string> Peers::Service(Instant now) {
   return lost;
 }
 
-void Peers::AppendPollItems(std::vector<zmq::pollitem_t>* items) {
-  for (auto& [endpoint, peer] : peers_) {
-    if (!peer.used) continue;
-    if (peer.again_at) continue;
-    items->push_back({peer.monitor.handle(), 0, ZMQ_POLLIN, 0});
-    if (!peer.queue.empty() && peer.verified) {
-      items->push_back({peer.push.handle(), 0, ZMQ_POLLOUT, 0});
-    }
+void Peers::AppendWatched(std::vector<Watched>* watched) const {
+  for (const auto& [endpoint, peer] : peers_) {
+    if (peer.used && !peer.again_at && peer.link != nullptr)
+      watched->push_back({peer.link.get(), !peer.queue.empty()});
   }
 }
 

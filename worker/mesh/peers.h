@@ -14,21 +14,21 @@
 // Signals (pings and pongs) may be lost, and do not wait behind data. A broken signal connection is
 // made anew by the next signal; attempts are at least kSignalReconnect apart.
 //
-// Connections go to workers that the controller has announced (directory.h), open with what their
-// doors ask for (door.h), and seal their frames where the job says so (seal.h). Nothing is handed
-// to an ipc connection before it is known that a process of this user listens there. Not thread
-// safe.
+// Connections are the transport's links. They go to workers that the controller has announced
+// (directory.h), open with what their doors ask for (door.h), and seal their frames where the job
+// says so (seal.h). Not thread safe.
 #ifndef PRD_WORKER_MESH_PEERS_H_
 #define PRD_WORKER_MESH_PEERS_H_
 
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
-#include <zmq.hpp>
 
 #include "common/base/messages.h"
 #include "common/base/time.h"
@@ -37,6 +37,7 @@
 #include "worker/mesh/frame.h"
 #include "worker/mesh/keys.h"
 #include "worker/mesh/seal.h"
+#include "worker/transport/transport.h"
 
 namespace prd {
 
@@ -60,10 +61,9 @@ class Peers {
   // Frames that are remembered to be on their way (Sent).
   static constexpr std::size_t kMaxSent = 256;
 
-  // `host` as in Hello: equal hosts are reached by ipc. `directory` outlives it.
-  Peers(zmq::context_t* context, std::string host, const Directory* directory)
-      : context_(context), host_(std::move(host)), directory_(directory) {}
-  ~Peers();
+  // `host` as in Hello: equal hosts are reached by ipc. The pointers outlive it.
+  Peers(Transport* transport, std::string host, const Directory* directory)
+      : transport_(transport), host_(std::move(host)), directory_(directory) {}
 
   // From now on connections are of the directory's run, and protected so. Closes all.
   void Join(MeshSecurity security);
@@ -92,14 +92,14 @@ class Peers {
   void Rest();
 
   // Queues a frame. REQUIRES: Use(endpoint) before, and no loss reported since.
-  void Send(const std::string& endpoint, const FrameHeader& header, zmq::message_t payload);
+  void Send(const std::string& endpoint, const FrameHeader& header, SharedBytes payload);
   // True when everything given to Send has been handed to the network (or the peer is gone).
   bool Idle(const std::string& endpoint) const;
   // Frames that wait.
   std::size_t Queued(const std::string& endpoint) const;
   // Sends a frame on the peer's signal connection. False: the frame was not sent.
   bool Signal(Instant now, const std::string& endpoint, const FrameHeader& header,
-              zmq::message_t payload);
+              SharedBytes payload);
   // Drops the queued frames of a group that was given up, for all peers.
   void DropQueued(std::uint64_t group);
   // All data frames for this are with the connection to that peer: whatever of them has not come
@@ -111,6 +111,13 @@ class Peers {
   // the connection has taken may still arrive.
   void Drop(const std::string& endpoint);
 
+  // Whether what came from this peer over its newest connection may not be all that it has sent
+  // there. While that is so, pings ask it to send again.
+  void SetSpoiled(Incarnation peer, bool spoiled);
+  // The peer asks for that: the data connection is made anew, as if it had broken, if it has stood
+  // for longer than kReconnect.
+  void SendAgain(Instant now, const std::string& endpoint);
+
   // The peer has got all frames of the stream up to this number.
   void Acknowledged(const std::string& endpoint, std::uint64_t stream, std::uint64_t number);
 
@@ -121,7 +128,8 @@ class Peers {
   // The time of the next CloseUnused or Service that has something to do.
   std::optional<Instant> NextDeadline() const;
 
-  void AppendPollItems(std::vector<zmq::pollitem_t>* items);
+  // The connections to wait for: whether they break, and have room for what waits for it.
+  void AppendWatched(std::vector<Watched>* watched) const;
 
   std::size_t connections() const { return peers_.size(); }
   std::size_t signal_connections() const { return signals_.size(); }
@@ -131,28 +139,19 @@ class Peers {
  private:
   struct Frame {
     FrameHeader header;
-    zmq::message_t payload;
+    SharedBytes payload;
     bool sealed = false;
-    zmq::message_t first;  // then: the first part
+    std::vector<std::byte> first = {};  // then: the first part
   };
   static std::size_t BytesOf(const Frame& frame) { return frame.header.length + sizeof(Frame); }
   using Sealer = std::optional<FrameSealer>;  // if the connection Seals
   struct Connection {
-    Connection() = default;
-    Connection(Connection&&) noexcept = default;
-    Connection& operator=(Connection&&) noexcept = default;
-    // A monitor whose other end is gone would block what it tells of.
-    ~Connection() {
-      if (push.handle() != nullptr) zmq_socket_monitor(push.handle(), nullptr, 0);
-    }
-    zmq::socket_t push;
-    zmq::socket_t monitor;
+    std::unique_ptr<Link> link;
     Sealer sealer;
     std::optional<SealKey> key;  // the sealer's
   };
   struct Peer : Connection {
     bool tcp = false;
-    bool verified = false;  // who listens there
     std::deque<Frame> queue;
     bool used = false;
     std::uint8_t kept = 0;  // Keepers
@@ -181,14 +180,12 @@ class Peers {
   struct SignalConnection : Connection {
     Instant made_at;
     Instant last_use;
-    bool broken = false;
   };
 
-  void Open(const std::string& endpoint, Purpose purpose, int events, Connection* connection);
-  void OpenData(const std::string& endpoint, bool again, Peer* peer);
+  Status Open(Opening opening, Connection* connection);
+  Status OpenData(const std::string& endpoint, bool again, Peer* peer);
   static void Seal(Sealer* sealer, Frame* frame);
-  static bool Hand(zmq::socket_t* push, Frame* frame);
-  static bool HandNext(Peer* peer);
+  static Link::Sent HandNext(Peer* peer);
   Result<Peer*> Connect(const std::string& endpoint);
   SignalConnection* ConnectSignals(Instant now, const std::string& endpoint);
   static bool Flush(Peer* peer);
@@ -198,7 +195,7 @@ class Peers {
   bool Resume(const std::string& endpoint, Peer* peer);
   void Evict();
 
-  zmq::context_t* context_;
+  Transport* transport_;
   std::string host_;
   const Directory* directory_;
   MeshSecurity security_ = MeshSecurity::kNone;
@@ -211,6 +208,7 @@ class Peers {
   std::uint64_t resumed_ = 0;
   Instant now_;              // of the last Service
   std::deque<SentTo> sent_;  // the newest kMaxSent
+  std::set<Incarnation> spoiled_;
 };
 
 }  // namespace prd

@@ -14,8 +14,6 @@ namespace {
 // Shards begin at cache lines of the row, and so never inside an element.
 constexpr std::size_t kShardAlign = 64;
 
-std::byte* Bytes(zmq::message_t* message) { return static_cast<std::byte*>(message->data()); }
-
 }  // namespace
 
 Reduction::Reduction(const Layout* row, Options options)
@@ -172,8 +170,8 @@ std::optional<Reduction::Outgoing> Reduction::NextOwn() {
 // Tree: the member's own weighted part, to which those of its children are added.
 void Reduction::TakeOwn() {
   ++own_next_;
-  own_.rebuild(row_->bytes());
-  std::byte* to = Bytes(&own_);
+  own_ = SharedBytes(row_->bytes());
+  std::byte* to = own_.data();
   const Weight weight = weights_[options_.position];
   row_->ForEach(0, row_->bytes(),
                 [&](DType dtype, const std::byte* data, std::size_t run, std::size_t at) {
@@ -184,13 +182,13 @@ void Reduction::TakeOwn() {
 
 Reduction::Outgoing Reduction::NextDirect() {
   if (own_next_ == 0) {
-    own_.rebuild(row_->bytes());
-    row_->Read(0, row_->bytes(), Bytes(&own_));
+    own_ = SharedBytes(row_->bytes());
+    row_->Read(0, row_->bytes(), own_.data());
   }
   Outgoing out;
   out.to = (options_.position + 1 + own_next_++) % members_;
   out.header = {.kind = FrameKind::kDirect, .length = row_->bytes()};
-  out.payload.copy(own_);
+  out.payload = own_;
   return out;
 }
 
@@ -204,8 +202,8 @@ Reduction::Outgoing Reduction::NextRing() {
                 .chunk = static_cast<std::uint32_t>(own_next_++),
                 .offset = offset,
                 .length = length};
-  out.payload.rebuild(length);
-  std::byte* to = Bytes(&out.payload);
+  out.payload = SharedBytes(length);
+  std::byte* to = out.payload.data();
   const Weight weight = weights_[options_.position];
   if (!adds()) std::memset(to, 0, length);
   if (adds()) {
@@ -218,7 +216,7 @@ Reduction::Outgoing Reduction::NextRing() {
   return out;
 }
 
-Status Reduction::OnFrame(std::size_t from, const FrameHeader& header, zmq::message_t payload,
+Status Reduction::OnFrame(std::size_t from, const FrameHeader& header, SharedBytes payload,
                           std::vector<Outgoing>* out) {
   if (way_ == Way::kDirect && header.kind == FrameKind::kDirect) {
     return OnDirect(from, header, std::move(payload));
@@ -232,7 +230,7 @@ Status Reduction::OnFrame(std::size_t from, const FrameHeader& header, zmq::mess
   return Status(Code::kDataLoss, "a frame that is not part of this reduction");
 }
 
-Status Reduction::OnDirect(std::size_t from, const FrameHeader& header, zmq::message_t payload) {
+Status Reduction::OnDirect(std::size_t from, const FrameHeader& header, SharedBytes payload) {
   if (header.length != row_->bytes() || from == options_.position || from >= members_ ||
       contributions_.empty() || options_.weights[from] == 0 || contributions_[from].size() != 0) {
     return Status(Code::kDataLoss, "a direct frame of " + std::to_string(header.length) +
@@ -254,7 +252,7 @@ Reduction::Shard Reduction::ChildrenBelow(std::size_t limit) const {
   return {std::min(first, limit), std::min(first + kTreeFanOut, limit)};
 }
 
-Status Reduction::OnTree(std::size_t from, const FrameHeader& header, zmq::message_t payload,
+Status Reduction::OnTree(std::size_t from, const FrameHeader& header, SharedBytes payload,
                          std::vector<Outgoing>* out) {
   const std::size_t place = PlaceOf(from);
   const Shard children = ChildrenBelow(contributors_);
@@ -282,10 +280,10 @@ Status Reduction::OnTree(std::size_t from, const FrameHeader& header, zmq::messa
 void Reduction::SendUpIfSummed(std::vector<Outgoing>* out) {
   const Shard children = ChildrenBelow(contributors_);
   if (missing_ > (place_ == 0 ? 0u : 1u) || own_next_ < own_count_) return;
-  std::byte* sum = Bytes(&own_);
+  std::byte* sum = own_.data();
   const Weight one{1, 1};
   for (std::size_t child = children.begin; child < children.end; ++child) {
-    const std::byte* part = Bytes(&contributions_[child]);
+    const std::byte* part = contributions_[child].data();
     row_->ForEach(0, row_->bytes(),
                   [&](DType dtype, const std::byte*, std::size_t run, std::size_t at) {
                     AddScaled(dtype, sum + at, part + at, run, one);
@@ -300,19 +298,19 @@ void Reduction::SendUpIfSummed(std::vector<Outgoing>* out) {
   out->push_back(std::move(up));
 }
 
-void Reduction::SendDown(const zmq::message_t& sum, std::vector<Outgoing>* out) {
+void Reduction::SendDown(const SharedBytes& sum, std::vector<Outgoing>* out) {
   Keep(0, sum);
   const Shard children = ChildrenBelow(members_);
   for (std::size_t child = children.begin; child < children.end; ++child) {
     Outgoing down;
     down.to = ring_[child];
     down.header = {.kind = FrameKind::kTree, .stage = 1, .length = row_->bytes()};
-    down.payload.rebuild(sum.data(), sum.size());
+    down.payload = sum;
     out->push_back(std::move(down));
   }
 }
 
-Status Reduction::OnRing(std::size_t from, const FrameHeader& header, zmq::message_t payload,
+Status Reduction::OnRing(std::size_t from, const FrameHeader& header, SharedBytes payload,
                          std::vector<Outgoing>* out) {
   const std::size_t stage = header.stage;
   if (stage >= received_.size() || header.chunk >= received_[stage].size() ||
@@ -332,7 +330,7 @@ Status Reduction::OnRing(std::size_t from, const FrameHeader& header, zmq::messa
   received_[stage][header.chunk] = true;
   --missing_;
   if (Sums(stage) && adds()) {
-    std::byte* acc = Bytes(&payload);
+    std::byte* acc = payload.data();
     const Weight weight = weights_[options_.position];
     row_->ForEach(offset, length,
                   [&](DType dtype, const std::byte* data, std::size_t run, std::size_t at) {
@@ -369,7 +367,7 @@ void Reduction::SumDirect() {
   std::byte* sum = options_.staging;
   for (std::size_t place = 0; place < contributors_; ++place) {
     const std::size_t position = ring_[place];
-    const std::byte* part = Bytes(&contributions_[position]);
+    const std::byte* part = contributions_[position].data();
     row_->ForEach(
         0, row_->bytes(), [&](DType dtype, const std::byte*, std::size_t run, std::size_t at) {
           (place == 0 ? Scale : AddScaled)(dtype, sum + at, part + at, run, weights_[position]);
@@ -379,7 +377,7 @@ void Reduction::SumDirect() {
 }
 
 // What is final comes to rest; what is passed on stays as it came.
-void Reduction::Keep(std::size_t offset, const zmq::message_t& chunk) {
+void Reduction::Keep(std::size_t offset, const SharedBytes& chunk) {
   if (options_.staging == nullptr) return;
   std::memcpy(options_.staging + offset, chunk.data(), chunk.size());
   AddInitial(offset, chunk.size());

@@ -41,11 +41,11 @@
 #include <cstdint>
 #include <optional>
 #include <vector>
-#include <zmq.hpp>
 
 #include "prd/status.h"
 #include "worker/memory/kernels.h"
 #include "worker/memory/layout.h"
+#include "worker/memory/shared_bytes.h"
 #include "worker/mesh/frame.h"
 
 namespace prd {
@@ -78,7 +78,7 @@ class Reduction {
   struct Outgoing {
     std::size_t to = 0;  // position
     FrameHeader header;
-    zmq::message_t payload;
+    SharedBytes payload;
   };
 
   // `row` holds this member's own part, and must outlive the reduction. Of a null, its sizes and
@@ -104,7 +104,7 @@ class Reduction {
 
   // Takes a frame of the member at `from`. May append one frame to send on. An error means that the
   // member broke the protocol: the reduction cannot succeed any more.
-  Status OnFrame(std::size_t from, const FrameHeader& header, zmq::message_t payload,
+  Status OnFrame(std::size_t from, const FrameHeader& header, SharedBytes payload,
                  std::vector<Outgoing>* out);
 
   // Everything has been received, and all own frames handed out: the result is in staging.
@@ -144,16 +144,16 @@ class Reduction {
   Outgoing NextDirect();
   Outgoing NextRing();
   void TakeOwn();
-  Status OnRing(std::size_t from, const FrameHeader& header, zmq::message_t payload,
+  Status OnRing(std::size_t from, const FrameHeader& header, SharedBytes payload,
                 std::vector<Outgoing>* out);
-  Status OnDirect(std::size_t from, const FrameHeader& header, zmq::message_t payload);
-  Status OnTree(std::size_t from, const FrameHeader& header, zmq::message_t payload,
+  Status OnDirect(std::size_t from, const FrameHeader& header, SharedBytes payload);
+  Status OnTree(std::size_t from, const FrameHeader& header, SharedBytes payload,
                 std::vector<Outgoing>* out);
   void SendUpIfSummed(std::vector<Outgoing>* out);
-  void SendDown(const zmq::message_t& sum, std::vector<Outgoing>* out);
+  void SendDown(const SharedBytes& sum, std::vector<Outgoing>* out);
   void ReduceAlone();
   void SumDirect();
-  void Keep(std::size_t offset, const zmq::message_t& chunk);
+  void Keep(std::size_t offset, const SharedBytes& chunk);
   void AddInitial(std::size_t offset, std::size_t length);
 
   const Layout* row_;
@@ -168,12 +168,12 @@ class Reduction {
   std::size_t shard_bytes_ = 0;
   std::size_t own_next_ = 0;   // ring: the chunk of the own shard; direct: the distance to the peer
   std::size_t own_count_ = 0;  // frames of own bytes in all; tree, alone: 1, though there is none
-  std::vector<std::vector<bool>> received_;    // by stage and chunk
-  std::size_t missing_ = 0;                    // frames still to come
-  std::vector<zmq::message_t> contributions_;  // direct: by position; tree: by place
-  zmq::message_t own_;                         // direct: shared by the frames to all; tree: the sum
-  std::vector<Outgoing> ready_;                // tree: what the own part has set free
-  bool summed_ = false;                        // tree: the own part and all children's are in own_
+  std::vector<std::vector<bool>> received_;  // by stage and chunk
+  std::size_t missing_ = 0;                  // frames still to come
+  std::vector<SharedBytes> contributions_;   // direct: by position; tree: by place
+  SharedBytes own_;                          // direct: shared by the frames to all; tree: the sum
+  std::vector<Outgoing> ready_;              // tree: what the own part has set free
+  bool summed_ = false;                      // tree: the own part and all children's are in own_
 };
 
 }  // namespace prd

@@ -1,4 +1,4 @@
-#include "worker/mesh/listen.h"
+#include "worker/transport/listen.h"
 
 #include <time.h>
 #include <unistd.h>

@@ -3,8 +3,8 @@
 //
 // The ipc endpoint has a name of fresh random bytes, which says nothing about the worker: every
 // user of a host can list such names. Only processes of this user can connect to it.
-#ifndef PRD_WORKER_MESH_LISTEN_H_
-#define PRD_WORKER_MESH_LISTEN_H_
+#ifndef PRD_WORKER_TRANSPORT_LISTEN_H_
+#define PRD_WORKER_TRANSPORT_LISTEN_H_
 
 #include <functional>
 #include <string>
@@ -37,4 +37,4 @@ void ListenAgain(const Endpoints& endpoints, zmq::socket_t* socket,
 
 }  // namespace prd
 
-#endif  // PRD_WORKER_MESH_LISTEN_H_
+#endif  // PRD_WORKER_TRANSPORT_LISTEN_H_
