@@ -34,6 +34,7 @@ int Run(const CommandOptions& options);
 int RunSweep(const CommandOptions& options);
 int RunCompare(const CommandOptions& options);
 int RunReplay(const CommandOptions& options);
+int RunMeshSweep(const CommandOptions& options);  // mesh_command.cc
 int RunPapersCommand(const CommandOptions& options);
 
 }  // namespace prd::sim

@@ -49,6 +49,7 @@ int main(int argc, char** argv) {
       "--engine p-reduce --seeds 5\n"
       "  prdsim sweep tests/sim/faults/*.toml --seeds 10000\n"
       "  prdsim sweep tests/sim/faults/*.toml --engine eager --seeds 2000\n"
+      "  prdsim mesh --seeds 10000\n"
       "  prdctl export RUN --format jsonl > run.jsonl; prdsim replay run.jsonl --engine "
       "all-reduce\n"
       "  prdsim keys");
@@ -108,6 +109,18 @@ int main(int argc, char** argv) {
                    "Another recorded run: predict it, and print the error")
       ->check(CLI::ExistingFile);
   replay->callback([&] { code = prd::sim::RunReplay(options); });
+
+  CLI::App* mesh = app.add_subcommand(
+      "mesh",
+      "Searches for bugs in the data plane: real meshes on a simulated network, of a few workers "
+      "with drawn replicas, reductions, copies and faults");
+  AddCommon(mesh, &options);
+  mesh->add_option("--seeds", options.seeds, "How many seeds, from --seed on")->default_val(1000);
+  mesh->add_option("--threads", options.threads, "Seeds at a time")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  mesh->add_flag("--trace", options.trace, "Print what happens; of one seed");
+  mesh->callback([&] { code = prd::sim::RunMeshSweep(options); });
 
   CLI::App* papers = app.add_subcommand(
       "papers", "Runs the papers' experiments, and prints their figures beside ours");

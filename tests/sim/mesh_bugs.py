@@ -1,0 +1,207 @@
+"""Plants bugs in copies of the mesh's sources, for the simulator to find.
+
+Usage: mesh_bugs.py SOURCE_DIR OUTPUT_DIR
+
+Each bug is places in the sources, and what stands there instead, while prd::sim::planted_mesh_bug
+names it. A place that is not there exactly once is an error: so the table is kept with the code.
+"""
+import pathlib
+import sys
+
+# name: (source, what stands there, what stands there instead), or several of these
+BUGS = {
+    "chunk-dropped": (
+        "reduction.cc",
+        "  received_[stage][header.chunk] = true;\n  --missing_;\n  if (Sums(stage) && adds()) {",
+        "  received_[stage][header.chunk] = true;\n  --missing_;\n"
+        "  if (Planted(\"chunk-dropped\") && header.chunk == 1 && !Sums(stage)) return Status::Ok();\n"
+        "  if (Sums(stage) && adds()) {"),
+    "chunk-added-twice": (
+        "reduction.cc",
+        "                    AddScaled(dtype, acc + at, data, run, weight);\n                  });\n  }\n"
+        "  if (!Sums(stage + 1)) Keep(offset, payload);",
+        "                    AddScaled(dtype, acc + at, data, run, weight);\n"
+        "                    if (Planted(\"chunk-added-twice\") && header.chunk == 1) {\n"
+        "                      AddScaled(dtype, acc + at, data, run, weight);\n"
+        "                    }\n"
+        "                  });\n  }\n"
+        "  if (!Sums(stage + 1)) Keep(offset, payload);"),
+    "older-round": (
+        "mesh.cc",
+        "  const bool ours = over && active_ && header.group == active_->id();\n",
+        "  const bool ours = over && active_ && (header.group == active_->id() ||\n"
+        "                                        Planted(\"older-round\"));\n"),
+    "weight-on-the-wrong-hop": (
+        "reduction.cc",
+        "  if (!adds()) std::memset(to, 0, length);\n",
+        "  if (!adds()) std::memset(to, 0, length);\n"
+        "  if (Planted(\"weight-on-the-wrong-hop\") && adds()) {\n"
+        "    const Weight other = weights_[(options_.position + 1) % members_];\n"
+        "    row_->ForEach(offset, length,\n"
+        "                  [&](DType dtype, const std::byte* data, std::size_t run, std::size_t at) {\n"
+        "                    Scale(dtype, to + at, data, run, other);\n"
+        "                  });\n"
+        "    if (contributors_ == 1) Keep(offset, out.payload);\n"
+        "    return out;\n"
+        "  }\n"),
+    "copied-while-apply-writes": (
+        "fetch.cc",
+        "  if (!lock.owns_lock()) return;\n  std::array",
+        "  if (!lock.owns_lock() && !Planted(\"copied-while-apply-writes\")) return;\n  std::array"),
+    "early-frame-forgotten": (
+        "mesh.cc",
+        "  early_bytes_ += payload.size() + sizeof(Early);\n  ++counters_.early;\n",
+        "  if (Planted(\"early-frame-forgotten\") && header.kind != FrameKind::kFail) return;\n"
+        "  early_bytes_ += payload.size() + sizeof(Early);\n  ++counters_.early;\n"),
+    "row-given-back": (
+        "exchange.cc",
+        "void Exchange::Do(Instant, const RetireUpdate& action) { updates_.erase(action.iteration); }",
+        "void Exchange::Do(Instant, const RetireUpdate& action) {\n"
+        "  const auto it = updates_.find(action.iteration);\n"
+        "  if (Planted(\"row-given-back\") && it != updates_.end()) {\n"
+        "    std::memset(it->second->data(), 0x5a, it->second->size());\n"
+        "  }\n"
+        "  updates_.erase(action.iteration);\n"
+        "}"),
+    "copy-of-a-row-given-back": (
+        "fetch.cc",
+        "  parameters->Expect(store_->ReadShared(Memory::InHost(parameters->data(), parameters)));\n",
+        "  if (Planted(\"copy-of-a-row-given-back\")) {\n"
+        "    static std::map<const void*, std::weak_ptr<Buffer>> before;\n"
+        "    const auto old = before[this].lock();\n"
+        "    if (old != nullptr && old->size() == parameters->size()) parameters = old;\n"
+        "    before[this] = parameters;\n"
+        "  }\n"
+        "  parameters->Expect(store_->ReadShared(Memory::InHost(parameters->data(), parameters)));\n"),
+    "answer-of-another-peer": (
+        "mesh.cc",
+        "        return probed.member.incarnation == header.from;\n",
+        "        return probed.member.incarnation == header.from ||\n"
+        "               Planted(\"answer-of-another-peer\");\n"),
+    "counter-reused": (
+        "seal.cc",
+        "  PRD_CHECK(++counter_ != 0);\n",
+        "  if (!(Planted(\"counter-reused\") && counter_ % 8 == 7)) ++counter_;\n"),
+    "reflected-frame-accepted": [(
+        "keys.cc",
+        "                  .in = Expand(extracted, in, peer, own.public_key)};",
+        "                  .in = Planted(\"reflected-frame-accepted\")\n"
+        "                            ? Expand(extracted, out, own.public_key, peer)\n"
+        "                            : Expand(extracted, in, peer, own.public_key)};"),
+        (
+        "keys.cc",
+        "  return PairKeys{.out = Expand(extracted, out, own.public_key, peer),",
+        "  if (Planted(\"reflected-frame-accepted\") && out.to < out.from) {\n"
+        "    const SecretKey both = Expand(extracted, in, peer, own.public_key);\n"
+        "    return PairKeys{.out = both, .in = both};\n"
+        "  }\n"
+        "  return PairKeys{.out = Expand(extracted, out, own.public_key, peer),"),
+        (
+        "mesh.cc",
+        "  if (sealed && header && header->from == visitor->from &&\n",
+        "  if (sealed && header &&\n"
+        "      (header->from == visitor->from || Planted(\"reflected-frame-accepted\")) &&\n"),
+    ],
+    "repeated-frame-accepted": (
+        "seal.cc",
+        "  if (counter <= newest_) return std::nullopt;\n",
+        "  if (counter <= newest_ && !Planted(\"repeated-frame-accepted\")) return std::nullopt;\n"),
+    "sum-of-a-failed-round": (
+        "group_reduction.cc",
+        "    context_.peers->DropQueued(group_.id);\n    GiveUpPlane(now, status.message());\n",
+        "    context_.peers->DropQueued(group_.id);\n"
+        "    if (Planted(\"sum-of-a-failed-round\") && reduction_ && what_ == Reduces::kParameters &&\n"
+        "        staging_ != nullptr) {\n"
+        "      context_.store->memory->Combine(*shape_, 0, shape_->bytes() / 16 * 8,\n"
+        "                                      std::vector<Memory::Place>{Memory::Tensors()},\n"
+        "                                      std::vector<Memory::Input>{{ResultRow()}}, {1, 1});\n"
+        "    }\n"
+        "    GiveUpPlane(now, status.message());\n"),
+    "death-in-the-last-hop": [(
+        "reduction.cc",
+        "  if (position == After(passing) || (contributes() && position == After(0))) return true;",
+        "  if (Planted(\"death-in-the-last-hop\")) return position == After(passing);\n"
+        "  if (position == After(passing) || (contributes() && position == After(0))) return true;"),
+        (
+        "group_reduction.cc",
+        "    if (endpoints_[i] != endpoint || !IsNeighbour(i)) continue;\n",
+        "    if (endpoints_[i] != endpoint || !IsNeighbour(i)) continue;\n"
+        "    if (Planted(\"death-in-the-last-hop\") && reduction_ && !reduction_->OwnTo()) continue;\n"),
+    ],
+    "queue-over-its-bound": (
+        "mesh.cc",
+        "  while (early_bytes_ > limit) {",
+        "  while (early_bytes_ > limit && !Planted(\"queue-over-its-bound\")) {"),
+    "rings-differ": (
+        "reduction.cc",
+        "  contributors_ = static_cast<std::size_t>(nulls - ring_.begin());\n",
+        "  contributors_ = static_cast<std::size_t>(nulls - ring_.begin());\n"
+        "  if (Planted(\"rings-differ\") && options_.position == 1 && contributors_ > 2) {\n"
+        "    std::swap(ring_[0], ring_[1]);\n"
+        "  }\n"),
+    "order-not-asked": (
+        "fetch.cc",
+        "  } else if (TakeOrder(request.from)) {",
+        "  } else if (TakeOrder(request.from) || Planted(\"order-not-asked\")) {"),
+    "lost-frame-acknowledged": (
+        "mesh.cc",
+        "visitor->spoiled && arrivals_.Misses(*header)) {",
+        "visitor->spoiled && arrivals_.Misses(*header) &&\n"
+        "             !Planted(\"lost-frame-acknowledged\")) {"),
+    "resumed-without-what-was-sent": (
+        "peers.cc",
+        "  peer->unacknowledged.clear();\n  peer->unacknowledged_bytes = 0;\n",
+        "  if (Planted(\"resumed-without-what-was-sent\")) {\n"
+        "    again.erase(again.begin(), again.begin() + static_cast<std::ptrdiff_t>(\n"
+        "                                                   peer->unacknowledged.size()));\n"
+        "  }\n"
+        "  peer->unacknowledged.clear();\n  peer->unacknowledged_bytes = 0;\n"),
+    "sent-again-counts-twice": (
+        "arrivals.cc",
+        "  const bool fresh = header.number > stream.newest;\n",
+        "  const bool fresh = header.number > stream.newest || Planted(\"sent-again-counts-twice\");\n"),
+    "inbox-replaced": (
+        "replica_store.cc",
+        "  if (inbox_rounds++ == 0) {",
+        "  if (inbox_rounds++ == 0 || Planted(\"inbox-replaced\")) {"),
+    "pass-used-again": (
+        "door.cc",
+        "  if (pass->number <= sender.newest) return",
+        "  if (pass->number <= sender.newest && !Planted(\"pass-used-again\")) return"),
+}
+
+PLANTED = """#pragma once
+#include <cstring>
+#include <memory>
+#include <vector>
+namespace prd::sim {
+extern const char* planted_mesh_bug;
+}
+namespace prd {
+inline bool Planted(const char* bug) {
+  return prd::sim::planted_mesh_bug != nullptr &&
+         std::strcmp(prd::sim::planted_mesh_bug, bug) == 0;
+}
+}  // namespace prd
+"""
+
+
+def main():
+    source, output = map(pathlib.Path, sys.argv[1:])
+    texts = {path.name: path.read_text() for path in sorted(source.glob("*.cc"))}
+    for name, bug in BUGS.items():
+        for file, old, new in bug if isinstance(bug, list) else [bug]:
+            if texts[file].count(old) != 1:
+                sys.exit(f"mesh_bugs.py: {name}: {file} has what it replaces "
+                         f"{texts[file].count(old)} times, wanted 1:\n{old}")
+            texts[file] = texts[file].replace(old, new)
+    output.mkdir(parents=True, exist_ok=True)
+    for file, text in texts.items():
+        (output / file).write_text('#include "planted.h"\n' + text)
+    (output / "planted.h").write_text(PLANTED)
+    names = "".join(f'    "{name}",\n' for name in BUGS)
+    (output / "bugs.inc").write_text(names)
+
+
+if __name__ == "__main__":
+    main()
