@@ -23,6 +23,22 @@ std::vector<Tensor> ShapesOf(std::vector<Tensor> tensors) {
   return tensors;
 }
 
+// REQUIRES: the store's mutex is held by the caller's thread.
+class StoreReplica final : public StepReplica {
+ public:
+  explicit StoreReplica(ReplicaStore* store) : store_(store) {}
+  Iteration iteration() const override { return store_->iteration; }
+  std::int64_t AddInbox() override { return store_->AddInbox(); }
+  Inbox TakeInbox() override {
+    const Inbox inbox{.rounds = store_->inbox_rounds, .iteration = store_->inbox_iteration};
+    return store_->TakeInbox() ? inbox : Inbox();
+  }
+  std::uint64_t Digest() const override { return store_->memory->DigestOf(store_->trained); }
+
+ private:
+  ReplicaStore* store_;
+};
+
 }  // namespace
 
 Result<std::unique_ptr<SessionCalls>> SessionCalls::Create(SessionOptions options) {
@@ -116,14 +132,14 @@ Task<CallDone> SessionCalls::Drive(Background::Request request, bool may_be_earl
   background_->Ask(std::move(request), may_be_early);
   Background::Reply reply = co_await Answer{this};
   while (reply.duty) {
-    const Did did = co_await DoDuty(*reply.duty);
-    if (!did.ok) {
+    StepProcedure duty(*reply.duty);
+    if (!co_await Run(&duty)) {
       CallDone failed;
       failed.status = co_await LeaveAsApplyFailed();
       co_return failed;
     }
-    background_->Ask([at = iteration(), did](SessionCore* core, Instant now, Actions* out) {
-      core->Applied(now, at, did.rounds, out, did.digest);
+    background_->Ask([at = iteration(), duty](SessionCore* core, Instant now, Actions* out) {
+      core->Applied(now, at, duty.rounds(), out, duty.digest());
     });
     reply = co_await Answer{this};
   }
@@ -170,6 +186,17 @@ Status SessionCalls::WaitForCaller() {
   Status status = device_->WaitForCaller();
   if (!status.ok()) background_->Wake();  // to leave
   return status;
+}
+
+// False: `apply` failed, and the worker has to leave.
+Task<bool> SessionCalls::Run(StepProcedure* procedure) {
+  if (procedure->idle()) co_return true;
+  const std::unique_lock lock(background_->store()->mutex);
+  StoreReplica replica(background_->store());
+  const std::optional<Iteration> at = procedure->Begin(&replica);
+  if (at && !co_await RunApply(*at)) co_return false;
+  procedure->End(&replica);
+  co_return true;
 }
 
 // The caller runs `apply`; the replica is then at `iteration`. False: `apply` failed, and the

@@ -20,6 +20,7 @@
 
 #include "prd/session.h"
 #include "worker/background.h"
+#include "worker/core/step_procedure.h"
 #include "worker/device/device_memory.h"
 #include "worker/task.h"
 #include "worker/tensor_watch.h"
@@ -136,13 +137,7 @@ class SessionCalls {
   Task<Status> JoinJob(Replica replica);
   Task<Status> LeaveJob(std::string reason, bool nonfinite = false);
   Task<CallDone> Drive(Background::Request request, bool may_be_early = false);
-  struct Did {
-    bool ok = true;           // `apply` has not failed
-    std::int64_t rounds = 0;  // results that the replica got
-    std::uint64_t digest = 0;
-  };
-  Task<Did> DoDuty(ApplyNow duty);
-  Task<Did> LocalStep(Plan plan, bool discard);
+  Task<bool> Run(StepProcedure* procedure);
   Task<bool> RunApply(Iteration iteration);
   Task<Status> LeaveAsApplyFailed();
 

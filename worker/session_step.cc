@@ -22,7 +22,6 @@ Task<Status> SessionCalls::Step(StepInput input) {
                      "samples: found " + std::to_string(input.samples) + ", allowed is 0 or more");
   }
   const Welcome welcome = this->welcome();
-  const Plan& plan = welcome.plan;
   SayIfNotWeighed(welcome, input.samples);
   void* const stream = input.stream.value_or(replica_.stream);
   PRD_CO_RETURN_IF_ERROR(CheckNotCaptured(stream));
@@ -36,19 +35,19 @@ Task<Status> SessionCalls::Step(StepInput input) {
   const bool discard =
       input.discard || (looked.nonfinite && welcome.on_nonfinite == OnNonfinite::kDrop);
   // In any case, as where the group of this step fails.
-  const Did local = co_await LocalStep(plan, discard);
-  if (!local.ok) co_return co_await LeaveAsApplyFailed();
+  StepProcedure local(welcome.plan, discard);
+  if (!co_await Run(&local)) co_return co_await LeaveAsApplyFailed();
   if (!gradients) looked = co_await LookForNonfinite(welcome, discard);
   PRD_CO_RETURN_IF_ERROR(looked.status);
   PRD_CO_RETURN_IF_ERROR(settled);
   PRD_CO_RETURN_IF_ERROR(WaitForCaller());
   const auto computed = std::chrono::nanoseconds(Clock::now() - returned_);
-  const prd::Ready ready{.iteration = iteration() + (CountsLocalSteps(plan) ? 0 : 1),
-                         .step_ns = computed.count(),
-                         .samples = input.samples,
-                         .lead = lead_.load()};
+  prd::Ready ready = local.ReadyAt(iteration());
+  ready.step_ns = computed.count();
+  ready.samples = input.samples;
+  ready.lead = lead_.load();
   const CallDone done = co_await Drive(
-      [ready, discard, taken = local.rounds, nonfinite = looked.nonfinite](
+      [ready, discard, taken = local.rounds(), nonfinite = looked.nonfinite](
           SessionCore* core, Instant now, Actions* out) {
         if (nonfinite) core->NoteNonfinite();
         core->Step(now, ready, discard, taken, out);
@@ -114,38 +113,6 @@ Task<SessionCalls::Looked> SessionCalls::LookForNonfinite(Welcome welcome, bool 
   (void)(co_await LeaveJob(why, true)).ok();
   looked.status = Status(Code::kFailedPrecondition, why);
   co_return looked;
-}
-
-// What a step does to the replica before the engine hears of it: the local step, and the averages
-// that have come since the step before.
-Task<SessionCalls::Did> SessionCalls::LocalStep(Plan plan, bool discard) {
-  Did did;
-  const bool counts = CountsLocalSteps(plan);
-  if (!counts && (discard || !AppliesFirst(plan))) co_return did;
-  const std::unique_lock lock(background_->store()->mutex);
-  if (!discard) did.ok = co_await RunApply(iteration() + (counts ? 1 : 0));
-  if (did.ok && counts) did.rounds = background_->store()->AddInbox();
-  co_return did;
-}
-
-// What the engine wants the replica to get, in the middle of a call.
-Task<SessionCalls::Did> SessionCalls::DoDuty(ApplyNow duty) {
-  ReplicaStore* store = background_->store();
-  Did did{.rounds = 1};
-  Iteration iteration = duty.iteration;
-  const std::unique_lock lock(store->mutex);
-  if (duty.what == ApplyNow::What::kInboxOfChanges) {
-    did.rounds = store->AddInbox();
-    co_return did;
-  }
-  if (duty.what == ApplyNow::What::kInboxOfGradients) {  // the rounds that are here, as one
-    did.rounds = store->inbox_rounds;
-    iteration = store->inbox_iteration;
-    if (!store->TakeInbox()) co_return Did{};
-  }
-  did.ok = co_await RunApply(iteration);
-  if (did.ok && duty.digest) did.digest = store->memory->DigestOf(store->trained);
-  co_return did;
 }
 
 StepResult SessionCalls::Describe(const StepOutcome& outcome) const {

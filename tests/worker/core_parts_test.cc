@@ -15,6 +15,7 @@
 #include "worker/core/departure.h"
 #include "worker/core/mean_call.h"
 #include "worker/core/session_parts.h"
+#include "worker/core/step_procedure.h"
 #include "worker/core/step_protocol.h"
 #include "worker/core/trained_report.h"
 #include "worker/core/unreachable_peers.h"
@@ -376,6 +377,94 @@ TEST(DepartureTest, TheFirstReasonCounts) {
   EXPECT_EQ(departure.stop(), "converged");
   departure.ForgetStop();
   EXPECT_TRUE(departure.Stop("again"));
+}
+
+// ---- what is done to the replica ----
+
+class WrittenReplica final : public StepReplica {
+ public:
+  explicit WrittenReplica(Inbox inbox = {}) : inbox_(inbox) {}
+  Iteration iteration() const override { return iteration_; }
+  std::int64_t AddInbox() override {
+    did += "adds ";
+    return inbox_.rounds;
+  }
+  Inbox TakeInbox() override {
+    did += "takes ";
+    return inbox_;
+  }
+  std::uint64_t Digest() const override { return 77; }
+
+  // As a caller whose `apply` runs well.
+  StepProcedure Run(StepProcedure procedure) {
+    if (const std::optional<Iteration> at = procedure.Begin(this)) {
+      did += "applies ";
+      iteration_ = *at;
+    }
+    procedure.End(this);
+    return procedure;
+  }
+
+  std::string did;
+
+ private:
+  Inbox inbox_;
+  Iteration iteration_ = 5;
+};
+
+TEST(StepProcedureTest, WhatAStepDoesBeforeItSignals) {
+  const struct {
+    const char* name;
+    Plan plan;
+    bool discard;
+    const char* does;
+    Iteration replica, ready;
+  } kCases[] = {
+      {"models", plans::kModels, false, "applies adds ", 6, 6},
+      {"cut short", plans::kModels, true, "adds ", 5, 5},
+      {"in the background", plans::Background(2), false, "applies adds ", 6, 6},
+      {"gradients", plans::kGradients, false, "", 5, 6},
+      {"rounds", plans::kRounds, false, "", 5, 6},
+      {"changes", plans::kChangeEvery8, false, "applies ", 5, 6},
+      {"changes, cut short", plans::kChangeEvery8, true, "", 5, 6},
+      {"a store", plans::kStore, false, "applies ", 5, 6},
+  };
+  for (const auto& its : kCases) {
+    WrittenReplica replica;
+    const StepProcedure procedure = replica.Run(StepProcedure(its.plan, its.discard));
+    EXPECT_EQ(replica.did, its.does) << its.name;
+    EXPECT_EQ(replica.iteration(), its.replica) << its.name;
+    EXPECT_EQ(procedure.ReadyAt(replica.iteration()).iteration, its.ready) << its.name;
+    EXPECT_EQ(procedure.idle(), replica.did.empty()) << its.name;
+  }
+}
+
+TEST(StepProcedureTest, WhatTheCoreWantsInTheMiddleOfACall) {
+  using What = ApplyNow::What;
+  const struct {
+    const char* name;
+    ApplyNow duty;
+    StepReplica::Inbox inbox;
+    const char* does;
+    Iteration replica;
+    std::int64_t rounds;
+    std::uint64_t digest;
+  } kCases[] = {
+      {"a result", {What::kGradients, 9}, {3, 8}, "applies ", 9, 1, 0},
+      {"a result, told of", {What::kGradients, 9, true}, {3, 8}, "applies ", 9, 1, 77},
+      {"rounds", {What::kInboxOfGradients, 9}, {3, 8}, "takes applies ", 8, 3, 0},
+      {"no rounds", {What::kInboxOfGradients, 9, true}, {0, 8}, "takes ", 5, 0, 0},
+      {"averages", {What::kInboxOfChanges, 9}, {3, 8}, "adds ", 5, 3, 0},
+      {"no averages", {What::kInboxOfChanges, 9}, {0, 8}, "adds ", 5, 0, 0},
+  };
+  for (const auto& its : kCases) {
+    WrittenReplica replica(its.inbox);
+    const StepProcedure procedure = replica.Run(StepProcedure(its.duty));
+    EXPECT_EQ(replica.did, its.does) << its.name;
+    EXPECT_EQ(replica.iteration(), its.replica) << its.name;
+    EXPECT_EQ(procedure.rounds(), its.rounds) << its.name;
+    EXPECT_EQ(procedure.digest(), its.digest) << its.name;
+  }
 }
 
 // ---- a step protocol without a session ----

@@ -42,6 +42,25 @@ const char* PhaseName(SimWorker::Phase phase) {
   return "?";
 }
 
+class LentReplica final : public StepReplica {
+ public:
+  LentReplica(DataPlane* data, std::uint32_t worker, bool newest_only, Replica* own)
+      : data_(data), worker_(worker), newest_only_(newest_only), own_(own) {}
+  Iteration iteration() const override { return own_->iteration; }
+  std::int64_t AddInbox() override { return data_->AddInbox(worker_); }
+  Inbox TakeInbox() override {
+    const std::int64_t rounds = data_->TakeInbox(worker_, newest_only_);
+    return {.rounds = rounds, .iteration = own_->newest};
+  }
+  std::uint64_t Digest() const override { return own_->Digest(); }
+
+ private:
+  DataPlane* data_;
+  std::uint32_t worker_;
+  bool newest_only_;
+  Replica* own_;
+};
+
 }  // namespace
 
 template <typename F>
@@ -347,12 +366,8 @@ void SimWorker::EndStep(bool discard) {
   // The job has a batch since the step began, in another run.
   discard = discard || (piece_.samples == 0 && core_.shares().batch() > 0);
   AddPass(discard);
-  if (AppliesFirst(plan_) && !discard) {
-    ApplyGradient();
-    own.tag = Mixed(own.tag ^ number_);
-  }
-  const bool counts = CountsLocalSteps(plan_);
-  if (counts && !discard) ++own.iteration;
+  StepProcedure local(plan_, discard);
+  Run(&local, [&] { own.tag = Mixed(own.tag ^ number_); });
   if (!discard) {
     ++since_signal_;
     if (piece_.samples == 0) {
@@ -361,12 +376,11 @@ void SimWorker::EndStep(bool discard) {
       parts_->runs->Trained(world->workload.cluster.samples);
     }
   }
-  const std::int64_t taken = parts_->data->AddInbox(number_);
   phase_ = Phase::kStepping;
-  Ready ready{.iteration = counts ? own.iteration : core_.iteration() + 1,
-              .step_ns = world->now - step_begun_,
-              .samples = piece_.samples > 0 ? piece_.samples : world->workload.cluster.samples,
-              .lead = lead_};
+  Ready ready = local.ReadyAt(own.iteration);
+  ready.step_ns = world->now - step_begun_;
+  ready.samples = piece_.samples > 0 ? piece_.samples : world->workload.cluster.samples;
+  ready.lead = lead_;
   if (parts_->mutation == Mutation::kWaitingComputes) ready.step_ns = world->now - ready_at_;
   ready_at_ = world->now;
   if (world->Fault(world->workload.faults.worker_stops)) {
@@ -378,7 +392,7 @@ void SimWorker::EndStep(bool discard) {
                       number_, lives_);
   }
   const std::uint64_t calls = calls_;
-  Tell([&](Actions* out) { core_.Step(world->now, ready, discard, taken, out); });
+  Tell([&](Actions* out) { core_.Step(world->now, ready, discard, local.rounds(), out); });
   // A worker that is to leave has what it owes reduced first, also after a pass.
   const bool whole = calls_ == calls && !core_.shares().partial();
   if (whole && piece_.samples > 0) Count();
@@ -423,37 +437,33 @@ void SimWorker::Count() {
   parts_->runs->Trained(samples, first);
 }
 
-void SimWorker::ApplyGradient() {
+// `tag`: what `apply` makes of the tags, which stand for the parameters.
+template <typename F>
+void SimWorker::Run(StepProcedure* procedure, F&& tag) {
   Replica& own = replica();
-  const double rate = parts_->world->workload.training.learning_rate;
-  for (std::size_t j = 0; j < own.x.size(); ++j) own.x[j] -= rate * own.gradient[j];
+  LentReplica lent(parts_->data, number_, TakesNewestOnly(plan_), &own);
+  if (const std::optional<Iteration> at = procedure->Begin(&lent)) {
+    const double rate = parts_->world->workload.training.learning_rate;
+    for (std::size_t j = 0; j < own.x.size(); ++j) own.x[j] -= rate * own.gradient[j];
+    tag();
+    own.iteration = *at;
+  }
+  procedure->End(&lent);
 }
 
 void SimWorker::OnApplyNow(const ApplyNow& apply) {
   Replica& own = replica();
-  std::int64_t rounds = 1;
-  Iteration iteration = apply.iteration;
-  if (apply.what == ApplyNow::What::kInboxOfChanges) {
-    rounds = parts_->data->AddInbox(number_);
-    iteration = own.iteration;
-  } else {
-    if (apply.what == ApplyNow::What::kInboxOfGradients) {
-      rounds = parts_->data->TakeInbox(number_, TakesNewestOnly(plan_));
-      iteration = own.newest;
-    } else if (TrainsInGroups(plan_)) {
-      own.state = Mixed(own.state ^ group_);
-      own.tag = Mixed(own.tag ^ own.state);
-    } else {
-      own.tag = Mixed(own.tag ^ group_);
-    }
-    if (rounds > 0) ApplyGradient();
-    own.iteration = iteration;
-  }
-  if (apply.what == ApplyNow::What::kGradients && TrainsInGroups(plan_)) {
-    parts_->replicas->Applied(run_number(), group_, own.Digest());
-  }
-  const std::uint64_t digest = apply.digest ? own.Digest() : 0;
-  Tell([&](Actions* out) { core_.Applied(parts_->world->now, iteration, rounds, out, digest); });
+  const bool gradients = apply.what == ApplyNow::What::kGradients;
+  const bool group = gradients && TrainsInGroups(plan_);
+  StepProcedure duty(apply);
+  Run(&duty, [&] {
+    if (group) own.state = Mixed(own.state ^ group_);
+    if (gradients) own.tag = Mixed(own.tag ^ (group ? own.state : group_));
+  });
+  if (group) parts_->replicas->Applied(run_number(), group_, own.Digest());
+  Tell([&](Actions* out) {
+    core_.Applied(parts_->world->now, own.iteration, duty.rounds(), out, duty.digest());
+  });
 }
 
 void SimWorker::OnCallDone(const CallDone& done) {

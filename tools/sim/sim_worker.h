@@ -29,6 +29,7 @@
 #include "tools/sim/step_times.h"
 #include "tools/sim/world.h"
 #include "worker/core/session_core.h"
+#include "worker/core/step_procedure.h"
 #include "worker/core/step_shares.h"
 
 namespace prd::sim {
@@ -129,7 +130,8 @@ class SimWorker {
   void EndStep(bool discard);
   void SayLeave();
   void PollSoon();
-  void ApplyGradient();
+  template <typename F>
+  void Run(StepProcedure* procedure, F&& tag);
   void OnApplyNow(const ApplyNow& apply);
   void OnSent(const WorkerEnvelope& envelope);
   void CheckIncluded(const WorkerBody& body) const;
