@@ -423,11 +423,13 @@ Task<Status> SessionCalls::Average(std::vector<Tensor> into) {
   const InOrder order(this, replica_.stream);
   PRD_CO_RETURN_IF_ERROR(CheckWritten());
   PRD_CO_RETURN_IF_ERROR(co_await Settle());
+  const Clock::time_point called = Clock::now();
   const CallDone done = co_await Drive(
       [background = background_.get(), with_state](SessionCore* core, Instant now, Actions* out) {
         background->BeginMean(with_state && AllOrNone(core->welcome().plan));
         core->Average(now, with_state, out);
       });
+  returned_ += Clock::now() - called;  // nothing was computed meanwhile
   const std::shared_ptr<Buffer> mean = background_->TakeMean(with_state);
   PRD_CO_RETURN_IF_ERROR(done.status);
   const Layout layout(into);

@@ -51,6 +51,20 @@ TEST(Prdsim, RunReports) {
   EXPECT_EQ(parsed["groups"], 20);
 }
 
+TEST(Prdsim, MeshSearchesTheDataPlane) {
+  const Output json = Prdsim("mesh --seeds 20 --seed 7 --json");
+  EXPECT_EQ(json.code, 0) << json.text;
+  const Json parsed = Json::parse(json.text, nullptr, false);
+  ASSERT_TRUE(parsed.is_object()) << json.text;
+  EXPECT_EQ(parsed["seeds"], 20);
+  EXPECT_GT(parsed["groups_ok"], 100);
+  EXPECT_TRUE(parsed["violations"].empty());
+  const Output trace = Prdsim("mesh --seed 7 --trace");
+  EXPECT_EQ(trace.code, 0) << trace.text;
+  EXPECT_THAT(trace.text, HasSubstr("begins group 1 of "));
+  EXPECT_THAT(trace.text, HasSubstr("seed 7: "));
+}
+
 TEST(Prdsim, ABrokenInvariantIsToldWithTheCommandThatShowsItAgain) {
   const std::string files = kData + "faults/none.toml";
   const Output output = Prdsim("sweep " + files + " --mutation weight-not-normalised");

@@ -1136,6 +1136,7 @@ class MeshRun {
     worker->reserved.reset();
     ++result_.groups;
     CheckHonest(worker, status);
+    CheckOutbox(worker, formed, member);
     for (const Rank rank : unreachable) CheckAccused(worker, static_cast<std::size_t>(rank), id);
     if (!status.ok()) {
       if (LandingOf(*worker, formed.group.kind) != member.before &&
@@ -1144,7 +1145,7 @@ class MeshRun {
                                          std::to_string(id) +
                                          ", which failed: " + status.ToString());
       }
-      FetchResult(worker, &formed);
+      FetchResult(worker, &formed, member.weight != 0);
       return;
     }
     ++result_.succeeded;
@@ -1274,8 +1275,18 @@ class MeshRun {
     SetVersion(worker);
   }
 
+  // What a round that fails has not taken is owed still.
+  void CheckOutbox(Worker* worker, const Formed& formed, const Taking& member) const {
+    if (formed.group.kind != GroupKind::kRound || member.weight == 0) return;
+    const ReplicaStore& store = *worker->store;
+    const bool kept = store.owes && Values(store.gradients, CopyOf(store.outbox)) == *member.gave;
+    if (member.ok ? !store.owes : kept) return;
+    throw Violation("untouched", Name(worker->number) + "'s outbox is not as round " +
+                                     std::to_string(formed.group.id) + " leaves it");
+  }
+
   // What failed here, others may have.
-  void FetchResult(Worker* worker, Formed* formed) {
+  void FetchResult(Worker* worker, Formed* formed, bool contributed) {
     if (formed->group.kind != GroupKind::kRound || worker->copying) return;
     const auto has =
         std::find_if(formed->members.begin(), formed->members.end(), [&](const Taking& member) {
@@ -1290,14 +1301,14 @@ class MeshRun {
                        .result = formed->group.id};
     const std::uint64_t life = worker->life;
     const Copying copying = *worker->copying;
-    After(0, [this, worker, life, copying] {
+    After(0, [this, worker, life, copying, contributed] {
       if (worker->mesh == nullptr || worker->life != life) return;
       const Worker& source = workers_[copying.source];
       if (source.mesh == nullptr || source.life != copying.life) {
         worker->copying.reset();
         return;
       }
-      worker->mesh->StartFetch(network_.now(), MemberOf(source), copying.result, true);
+      worker->mesh->StartFetch(network_.now(), MemberOf(source), copying.result, contributed);
       Wake(worker);
     });
   }

@@ -11,7 +11,7 @@
 // (visitor) comes with each of the link's frames.
 //
 // No call blocks. All calls are made by one thread. README.md says what a new transport costs; all
-// pass tests/worker/transport_test.h.
+// pass tests/worker/transport_test.cc.
 #ifndef PRD_WORKER_TRANSPORT_TRANSPORT_H_
 #define PRD_WORKER_TRANSPORT_TRANSPORT_H_
 

@@ -125,6 +125,7 @@ class ZmqLink : public Link {
   }
 
   Sent Send(std::span<const std::byte> first, const SharedBytes& payload) override {
+    if (!verified_) (void)Look();
     if (!verified_ || state_.broken) return state_.broken ? Sent::kBroken : Sent::kFull;
     try {
       if (signals_) (void)push_.get(zmq::sockopt::events);  // sees what was taken meanwhile
