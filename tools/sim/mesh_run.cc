@@ -452,11 +452,11 @@ class MeshRun {
     });
   }
 
-  // All members have begun it, or are through: those that are left notice soon.
+  // All members have begun it: those that are left notice soon.
   void WatchPrompt(GroupId id, std::size_t killed) {
     const Formed& formed = FormedOf(id);
     const bool all = std::all_of(formed.members.begin(), formed.members.end(),
-                                 [](const Taking& each) { return each.begun || each.over; });
+                                 [](const Taking& each) { return each.begun; });
     if (!all || (AveragesInBackground(setting_.plan) && formed.group.kind == GroupKind::kTrain)) {
       return;
     }

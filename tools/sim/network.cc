@@ -18,7 +18,7 @@ class SimLink : public Link {
     const bool lost = wire_->opening.purpose == Purpose::kSignals || wire_->state.broken ||
                       network_->processes_[wire_->from].killed;
     if (lost) wire_->pending.clear();
-    if (wire_->pending.empty() && wire_->moving == 0) network_->EndAtReceiver(wire_);
+    if (wire_->pending.empty() && wire_->moving.empty()) network_->EndAtReceiver(wire_);
   }
 
   Sent Send(std::span<const std::byte> first, const SharedBytes& payload) override {
@@ -269,8 +269,8 @@ void SimNetwork::Answered(const WirePtr& wire, std::optional<std::uint64_t> visi
 void SimNetwork::Pump(const WirePtr& wire) {
   if (!wire->state.stands || wire->over) return;
   bool any = false;
-  while (!wire->pending.empty() &&
-         wire->moving + wire->arrived.size() < static_cast<std::size_t>(Transport::kFrames)) {
+  while (!wire->pending.empty() && wire->moving.size() + wire->arrived.size() <
+                                       static_cast<std::size_t>(Transport::kFrames)) {
     Frame frame = std::move(wire->pending.front());
     wire->pending.pop_front();
     any = true;
@@ -284,14 +284,14 @@ void SimNetwork::Pump(const WirePtr& wire) {
     }
     const auto takes = static_cast<DurationNs>(bytes / options_.bytes_per_s * 1e9);
     wire->last_arrival = sent + takes + Latency(*wire);
-    ++wire->moving;
-    At(wire->last_arrival,
-       [this, wire, moved = std::move(frame)]() mutable { Arrive(wire, std::move(moved)); });
+    wire->moving.push_back(std::move(frame));
+    At(wire->last_arrival, [this, wire] { Arrive(wire); });
   }
   if (any && !wire->closed) News(wire->from);
 }
 
-void SimNetwork::Arrive(const WirePtr& wire, Frame frame) {
+// The oldest frame under way: cuts that grow longer change no order.
+void SimNetwork::Arrive(const WirePtr& wire) {
   const DurationNs delivers = wire->opening.delivers;
   const Instant cut = CutUntil(wire->from, *wire->to);
   if (cut > now_ && !wire->over) {
@@ -302,13 +302,15 @@ void SimNetwork::Arrive(const WirePtr& wire, Frame frame) {
         EndAtReceiver(wire);
       });
       wire->over = true;
+      wire->moving.pop_front();
     } else {
       wire->last_arrival = std::max(wire->last_arrival, cut);
-      At(cut, [this, wire, moved = std::move(frame)]() mutable { Arrive(wire, std::move(moved)); });
+      At(cut, [this, wire] { Arrive(wire); });
     }
     return;
   }
-  --wire->moving;
+  Frame frame = std::move(wire->moving.front());
+  wire->moving.pop_front();
   if (wire->over || !processes_[*wire->to].alive) {
     // Nobody acknowledges it.
     if (delivers != 0) At(now_ + delivers, [this, wire] { BreakAtSender(wire); });
@@ -325,7 +327,7 @@ void SimNetwork::Arrive(const WirePtr& wire, Frame frame) {
       wire->id, Frame{frame.first, SharedBytes(frame.payload.data(), frame.payload.size())});
   if (overheard_.size() > kOverheard) overheard_.pop_front();
   wire->arrived.push_back(std::move(frame));
-  if (wire->closed && wire->pending.empty() && wire->moving == 0) EndAtReceiver(wire);
+  if (wire->closed && wire->pending.empty() && wire->moving.empty()) EndAtReceiver(wire);
   News(*wire->to);
 }
 

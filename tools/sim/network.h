@@ -101,7 +101,7 @@ class SimNetwork {
     bool over = false;    // nothing arrives any more
     bool forged = false;  // an intruder's
     std::deque<Frame> pending;
-    std::size_t moving = 0;
+    std::deque<Frame> moving;  // an event each
     Instant last_arrival;
     std::deque<Frame> arrived;
     std::uint64_t visitor = 0;
@@ -140,7 +140,7 @@ class SimNetwork {
   void Knock(const WirePtr& wire);
   void Answered(const WirePtr& wire, std::optional<std::uint64_t> visitor);
   void Pump(const WirePtr& wire);
-  void Arrive(const WirePtr& wire, Frame frame);
+  void Arrive(const WirePtr& wire);
   void BreakAtSender(const WirePtr& wire, bool refused = false);
   void EndAtReceiver(const WirePtr& wire);
   void Attack(const WirePtr& wire, Frame* frame);
