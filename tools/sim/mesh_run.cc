@@ -365,6 +365,7 @@ class MeshRun {
 
   void Start(Worker* worker) {
     ++worker->life;
+    worker->woken = false;
     worker->incarnation = (++incarnations_ << 8) | worker->number;
     worker->parameters = worker->gradients = worker->kept = {};
     worker->parameters.Make(setting_.shapes);
@@ -785,6 +786,7 @@ class MeshRun {
     ++result_.copied;
     worker->started = true;
     worker->inbox.clear();
+    if (!worker->versions.back().version.inbox.empty()) SetInbox(worker);
     const Worker& source = workers_[copying.source];
     if (source.life == copying.life) TakeOrder(source, *worker);
     if (source.life != copying.life || source.store == nullptr) return;  // its versions are gone
@@ -793,7 +795,6 @@ class MeshRun {
       return version.shared == got.shared && version.kept == got.kept &&
              version.inbox == got.inbox && version.iteration == got.iteration;
     });
-    if (!got.inbox.empty()) SetInbox(worker);
     if (found) return;
     throw Violation("torn", Name(worker->number) + " has a copy, of iteration " +
                                 std::to_string(iteration) + ", that " + Name(copying.source) +
