@@ -10,8 +10,9 @@
 // name and a proof, or a key (Knock), and waits for an answer. The name that the answer gives
 // (visitor) comes with each of the link's frames.
 //
-// No call blocks. All calls are made by one thread. README.md says what a new transport costs; all
-// pass tests/worker/transport_test.cc.
+// No call blocks. All calls are made by one thread, which goes on to call TakeKnock and Receive,
+// and Look of its links: a transport may do its work there. README.md says what a new transport
+// costs; all pass tests/worker/transport_test.cc.
 #ifndef PRD_WORKER_TRANSPORT_TRANSPORT_H_
 #define PRD_WORKER_TRANSPORT_TRANSPORT_H_
 
