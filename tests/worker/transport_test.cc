@@ -143,7 +143,7 @@ class TransportTest : public testing::TestWithParam<Way> {
     std::string first;
     SharedBytes payload;
   };
-  // Visitor N is member 100 + N.
+  // Visitor N is member 100 + N, if members_ does not say otherwise.
   std::optional<Got> Receive() {
     Transport::Arrival arrival;
     if (!other().Receive(&arrival)) return std::nullopt;
@@ -151,7 +151,8 @@ class TransportTest : public testing::TestWithParam<Way> {
             {reinterpret_cast<const char*>(arrival.first.data()), arrival.first.size()},
             std::move(arrival.payload)};
     EXPECT_TRUE(arrival.whole);
-    other().Attribute(ends_.contains(got.visitor) ? 0 : got.visitor + 100);
+    const auto member = members_.find(got.visitor);
+    other().Attribute(member != members_.end() ? member->second : got.visitor + 100);
     return got;
   }
   Got AwaitFrame() {
@@ -159,12 +160,27 @@ class TransportTest : public testing::TestWithParam<Way> {
     EXPECT_TRUE(Until([&] { return (got = Receive()).has_value(); }));
     return got.value_or(Got());
   }
+  // For what may or may not come.
+  void Turns() {
+    for (int turn = 0; turn < 20; ++turn) world_->Turn();
+  }
+  bool HasOpen(std::size_t links) {
+    return Until([&] { return other().counters().open == links; });
+  }
+  // What an owner does whenever its transport wakes it: some ends need it.
+  bool BreaksWhileServed(Link* link) {
+    return Until([&] {
+      EXPECT_FALSE(other().TakeKnock().has_value());
+      EXPECT_FALSE(Receive().has_value());
+      return link->Look().broken;
+    });
+  }
   bool Breaks(Link* link) {
     return Until([&] { return link->Look().broken; });
   }
 
   std::unique_ptr<World> world_;
-  std::map<Visitor, bool> ends_;  // their links end with their next frame
+  std::map<Visitor, Incarnation> members_;  // 0: its link ends with its next frame
 };
 
 SharedBytes Filled(std::size_t size, int with) {
@@ -238,7 +254,9 @@ TEST_P(TransportTest, KeysAreShownWhereTheyAreAskedFor) {
   other().Answer(knock.id, 3);
   Send(link.get(), "sealed", SharedBytes());
   EXPECT_EQ(AwaitFrame().visitor, 3u);
+  EXPECT_TRUE(Breaks(wrong.get()));
   EXPECT_FALSE(wrong->Look().stands);
+  EXPECT_FALSE(other().TakeKnock().has_value()) << "of a link that shows no key, or to another one";
 }
 
 TEST_P(TransportTest, ALinkTakesSoManyFramesUntilTheyAreRead) {
@@ -288,7 +306,7 @@ TEST_P(TransportTest, TheLinksOfAMemberEndTogether) {
 TEST_P(TransportTest, WhatIsFromNobodyEndsItsLinkAlone) {
   const std::unique_ptr<Link> one = Standing(1);
   const std::unique_ptr<Link> two = Standing(2);
-  ends_[1] = true;
+  members_[1] = 0;
   Send(one.get(), "hello", SharedBytes());
   (void)AwaitFrame();
   EXPECT_TRUE(Breaks(one.get()));
@@ -330,6 +348,213 @@ TEST_P(TransportTest, AnAnswerToALinkThatIsGoneMeansNothing) {
   const std::unique_ptr<Link> next = Standing(2);
   Send(next.get(), "next", SharedBytes());
   EXPECT_EQ(AwaitFrame().visitor, 2u);
+}
+
+TEST_P(TransportTest, FramesOnTheirWayTogetherKeepTheirOrder) {
+  const std::unique_ptr<Link> link = Standing(5);
+  constexpr std::size_t kSizes[] = {0, 10, 512 << 10, 1024, 100, 1025, 64 << 10, 1};
+  constexpr int kAll = 100;
+  int sent = 0;
+  int came = 0;
+  EXPECT_TRUE(Until([&] {
+    while (sent < kAll) {
+      const auto number = static_cast<std::byte>(sent);
+      if (link->Send({&number, 1}, Filled(kSizes[sent % 8], sent)) != Link::Sent::kTaken) break;
+      ++sent;
+    }
+    while (const std::optional<Got> got = Receive()) {
+      EXPECT_EQ(got->first, std::string(1, static_cast<char>(came)));
+      EXPECT_TRUE(Same(got->payload, Filled(kSizes[came % 8], came))) << came;
+      ++came;
+    }
+    return came >= kAll;
+  }));
+  Turns();
+  EXPECT_FALSE(Receive().has_value()) << "one came twice";
+}
+
+TEST_P(TransportTest, EachFrameHasTheVisitorOfItsLink) {
+  constexpr Visitor kGreatest = ~Visitor{0};
+  const std::unique_ptr<Link> one = Standing(kGreatest);
+  const std::unique_ptr<Link> two = Standing(2);
+  members_[kGreatest] = 99;
+  for (int i = 0; i < 3; ++i) {
+    Send(one.get(), "one", Filled(2000, i));
+    Send(two.get(), "two", SharedBytes());
+  }
+  for (int i = 0; i < 6; ++i) {
+    const Got got = AwaitFrame();
+    EXPECT_EQ(got.visitor, got.first == "one" ? kGreatest : 2u);
+  }
+}
+
+TEST_P(TransportTest, LinksGoBothWaysAtOnce) {
+  const std::unique_ptr<Link> there = Standing(1);
+  std::swap(world_->transports[0], world_->transports[1]);
+  const std::unique_ptr<Link> back = Standing(2);
+  Send(back.get(), "back", SharedBytes());
+  EXPECT_EQ(AwaitFrame().first, "back");
+  std::swap(world_->transports[0], world_->transports[1]);
+  Send(there.get(), "there", SharedBytes());
+  const Got got = AwaitFrame();
+  EXPECT_EQ(got.first, "there");
+  EXPECT_EQ(got.visitor, 1u);
+}
+
+TEST_P(TransportTest, EachLinkKnocksOnce) {
+  const std::unique_ptr<Link> one = Open({.name = "one", .proof = "proof"});
+  const Transport::Knock first = Await();
+  const std::unique_ptr<Link> two = Open({.name = "two", .proof = "proof"});
+  const Transport::Knock second = Await();
+  EXPECT_EQ(first.shown.front() + second.shown.front(), "onetwo");
+  EXPECT_NE(first.id, second.id);
+  Turns();
+  EXPECT_FALSE(other().TakeKnock().has_value());
+  other().Answer(second.id, 2);
+  EXPECT_TRUE(Until([&] { return two->Look().stands; }));
+  EXPECT_FALSE(one->Look().stands);
+}
+
+TEST_P(TransportTest, NothingOfARefusedLinkIsRead) {
+  const std::unique_ptr<Link> link = Open();
+  const Transport::Knock knock = Await();
+  Send(link.get(), "bad", Filled(2000, 1));
+  other().Answer(knock.id, std::nullopt);
+  EXPECT_TRUE(Breaks(link.get()));
+  Turns();
+  EXPECT_FALSE(Receive().has_value());
+  EXPECT_TRUE(HasOpen(0));
+}
+
+TEST_P(TransportTest, ALinkTakesFramesThatNobodyReadsYet) {
+  for (const Purpose purpose : {Purpose::kData, Purpose::kSignals}) {
+    const std::unique_ptr<Link> link = Open({.purpose = purpose, .name = "name", .proof = "proof"});
+    other().Answer(Await().id, 1);
+    ASSERT_TRUE(Until([&] { return link->Look().stands; }));
+    const int most = purpose == Purpose::kData ? Transport::kFrames : Transport::kSignals;
+    for (int i = 0; i < most; ++i) {
+      const SharedBytes number(&i, sizeof i);
+      ASSERT_EQ(link->Send(std::array<std::byte, 1>(), number), Link::Sent::kTaken) << i;
+    }
+    for (int i = 0; i < most; ++i) {
+      ASSERT_TRUE(Same(AwaitFrame().payload, SharedBytes(&i, sizeof i))) << i;
+    }
+  }
+}
+
+TEST_P(TransportTest, AllLinksOfAMemberEndAndNewOnesMayCome) {
+  members_ = {{1, 7}, {2, 7}};
+  const std::unique_ptr<Link> one = Standing(1);
+  const std::unique_ptr<Link> two = Standing(2);
+  const std::unique_ptr<Link> others = Standing(3);
+  for (Link* link : {one.get(), two.get(), others.get()}) {
+    Send(link, "hello", SharedBytes());
+    (void)AwaitFrame();
+  }
+  other().End(7);
+  EXPECT_TRUE(Breaks(one.get()));
+  EXPECT_TRUE(Breaks(two.get()));
+  EXPECT_TRUE(HasOpen(1));
+  members_[4] = 7;
+  const std::unique_ptr<Link> again = Standing(4);
+  for (Link* link : {again.get(), others.get()}) {
+    Send(link, "still", SharedBytes());
+    EXPECT_EQ(AwaitFrame().first, "still");
+    EXPECT_FALSE(link->Look().broken);
+  }
+}
+
+TEST_P(TransportTest, OpenLinksAreCountedUntilTheirEnd) {
+  EXPECT_EQ(other().counters().open, 0u);
+  std::unique_ptr<Link> one = Standing(1);
+  std::unique_ptr<Link> two = Standing(2);
+  EXPECT_TRUE(HasOpen(2));
+  one.reset();
+  EXPECT_TRUE(HasOpen(1));
+  Send(two.get(), "two", SharedBytes());
+  EXPECT_EQ(AwaitFrame().first, "two");
+  two.reset();
+  EXPECT_TRUE(HasOpen(0));
+}
+
+TEST_P(TransportTest, LinksOfTheOtherKindEnd) {
+  const MeshKeyPair keys = Drawn();
+  const MeshKeyPair others = Drawn();
+  const Opening shows_key{.server = others.public_key, .own = &keys};
+  const std::unique_ptr<Link> named = Standing(1);
+  other().ShowKeys(true, others);
+  EXPECT_TRUE(BreaksWhileServed(named.get()));
+  const std::unique_ptr<Link> keyed = Open(shows_key);
+  other().Answer(Await().id, 3);
+  EXPECT_TRUE(Until([&] { return keyed->Look().stands; }));
+  other().ShowKeys(true, others);
+  Send(keyed.get(), "the same kind", SharedBytes());
+  EXPECT_EQ(AwaitFrame().visitor, 3u);
+
+  other().ShowKeys(false, others);
+  EXPECT_TRUE(BreaksWhileServed(keyed.get()));
+  const std::unique_ptr<Link> late = Open(shows_key);
+  EXPECT_TRUE(BreaksWhileServed(late.get()));
+  EXPECT_FALSE(other().TakeKnock().has_value());
+  const std::unique_ptr<Link> again = Standing(4);
+  other().ShowKeys(false, others);
+  Send(again.get(), "again", SharedBytes());
+  EXPECT_EQ(AwaitFrame().visitor, 4u);
+}
+
+TEST_P(TransportTest, LinksOfTheOtherKindThatWaitForAnAnswerEnd) {
+  const std::unique_ptr<Link> link = Open();
+  const Transport::Knock knock = Await();
+  other().ShowKeys(true, Drawn());
+  other().Answer(knock.id, 2);
+  EXPECT_TRUE(BreaksWhileServed(link.get()));
+  EXPECT_TRUE(HasOpen(0));
+}
+
+TEST_P(TransportTest, LinksThatShowKeysAreRefusedAndEndedAsOthers) {
+  const MeshKeyPair keys = Drawn();
+  const MeshKeyPair others = Drawn();
+  const Opening opening{.server = others.public_key, .own = &keys};
+  other().ShowKeys(true, others);
+  const std::unique_ptr<Link> refused = Open(opening);
+  other().Answer(Await().id, std::nullopt);
+  EXPECT_TRUE(Breaks(refused.get()));
+  EXPECT_TRUE(refused->Look().refused);
+  std::vector<std::unique_ptr<Link>> links;
+  for (Visitor visitor = 1; visitor <= 3; ++visitor) {
+    links.push_back(Open(opening));
+    other().Answer(Await().id, visitor);
+    Send(links.back().get(), "hello", Filled(70'000, 1));
+    EXPECT_EQ(AwaitFrame().visitor, visitor);
+  }
+  other().End(101);
+  EXPECT_TRUE(Breaks(links[0].get()));
+  members_[2] = 0;
+  Send(links[1].get(), "of nobody", SharedBytes());
+  (void)AwaitFrame();
+  EXPECT_TRUE(Breaks(links[1].get()));
+  Send(links[2].get(), "still", SharedBytes());
+  EXPECT_EQ(AwaitFrame().visitor, 3u);
+}
+
+TEST_P(TransportTest, ALinkThatIsNotAdmittedInTimeBreaks) {
+  const std::unique_ptr<Link> link =
+      Open({.name = "name", .proof = "proof", .admits = 100 * kMillisecond});
+  const Transport::Knock knock = Await();
+  EXPECT_TRUE(Breaks(link.get()));
+  EXPECT_FALSE(link->Look().refused) << "nobody has answered";
+  other().Answer(knock.id, 1);
+  EXPECT_TRUE(HasOpen(0));
+  EXPECT_FALSE(link->Look().stands);
+}
+
+TEST_P(TransportTest, ALinkThatIsGoneBeforeItsAnswerIsNotOpen) {
+  std::unique_ptr<Link> link = Open();
+  const Transport::Knock knock = Await();
+  link.reset();
+  Turns();
+  other().Answer(knock.id, 1);
+  EXPECT_TRUE(HasOpen(0));
 }
 
 template <typename T>

@@ -100,12 +100,11 @@ class Mesh {
   // Targets of a probe that are asked at once, in turns.
   static constexpr std::size_t kProbedAtOnce = 64;
   static constexpr DurationNs kTellOfIntruders = 10 * kSecond;
-  // What connections from other hosts may bring before this worker reads it (Transport::Allow): in
-  // all beside what members bring, and of frames a member. And how many may have brought none,
-  // beside two of each member.
+  // Connections from other hosts may bring so many bytes that are not read, beside the frames of
+  // members (Transport::kUnreadFrames each); and so many may have brought no frame, beside two of
+  // each member.
   static constexpr std::size_t kMaxSilent = 64;
   static constexpr std::uint64_t kMaxUnreadBytes = 16 << 20;
-  static constexpr std::uint64_t kUnreadFrames = 11;
 
   struct Options {
     Incarnation incarnation = 0;

@@ -27,8 +27,9 @@ void Mesh::Meet(Instant now, const std::vector<GroupMember>& members) {
 }
 
 void Mesh::AllowMembers() {
-  transport_->Allow(kMaxSilent + 2 * directory_.size(),
-                    kMaxUnreadBytes + directory_.size() * kUnreadFrames * options_.LongestPart());
+  transport_->Allow(
+      kMaxSilent + 2 * directory_.size(),
+      kMaxUnreadBytes + directory_.size() * Transport::kUnreadFrames * options_.LongestPart());
 }
 
 // What goes to where the member is, goes to this incarnation of it.

@@ -80,6 +80,9 @@ class Transport {
   // link for signals: a peer of an exchange may have 256 requests.
   static constexpr int kFrames = 8;
   static constexpr int kSignals = 512;
+  // Frames of a link of others that may be there and not be read yet: some that wait, one that
+  // comes and one that is being read.
+  static constexpr std::uint64_t kUnreadFrames = 11;
 
   virtual ~Transport() = default;
 

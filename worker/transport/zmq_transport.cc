@@ -131,7 +131,7 @@ class ZmqLink : public Link {
       if (signals_) (void)push_.get(zmq::sockopt::events);  // sees what was taken meanwhile
       if (!push_.send(zmq::const_buffer(first.data(), first.size()),
                       zmq::send_flags::sndmore | zmq::send_flags::dontwait)) {
-        return Sent::kFull;
+        return Look().broken ? Sent::kBroken : Sent::kFull;
       }
       // Once the first part is taken, the second is: messages count whole.
       if (push_.send(Lend(payload), zmq::send_flags::dontwait)) return Sent::kTaken;
@@ -237,6 +237,7 @@ Result<std::unique_ptr<Link>> ZmqTransport::Open(const Opening& opening) {
 // listens has been told by then.
 void ZmqTransport::ShowKeys(bool keys, const MeshKeyPair& own) {
   if (std::exchange(keys_, keys) == keys) return;
+  while (!asking_.empty()) Answer(asking_.begin()->first, std::nullopt);
   ListenAgain(endpoints_, &pull_, [&] {
     if (keys) {
       pull_.set(zmq::sockopt::plain_server, false);
@@ -270,7 +271,8 @@ std::optional<Transport::Knock> ZmqTransport::TakeKnock() {
                 .key = parts[kEnvelope + 5] == "CURVE",
                 .shown = {}};
     knock.shown.assign(parts.begin() + kEnvelope + kFixed, parts.end());
-    return knock;
+    if (knock.key == keys_) return knock;
+    Answer(knock.id, std::nullopt);  // it came before ShowKeys
   }
   return std::nullopt;
 }

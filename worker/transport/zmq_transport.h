@@ -36,9 +36,7 @@ class ZmqTransport : public Transport {
     std::size_t longest_part = 0;
   };
   static constexpr const char* kDomain = "prd-mesh";  // of ZAP
-  // A connection may have so many frames that are not read: some that wait, one that comes and one
-  // that is being read. All that have brought no frame yet may have so many bytes.
-  static constexpr std::uint64_t kUnreadFrames = 11;  // as Mesh::kUnreadFrames
+  // All connections that have brought no frame yet may have so many bytes that are not read.
   static constexpr std::uint64_t kMaxSilentBytes = 24 << 20;
 
   // There is one per context, which outlives it. kInvalidArgument: what is wrong in `listening`, or
