@@ -23,10 +23,10 @@ MAY_INCLUDE = {
     "worker/mesh": ["common", "worker/core", "worker/memory", "worker/device", "worker/mesh", "worker/transport/transport.h"],
     "worker/transport": ["common", "worker/memory", "worker/mesh/keys.h", "worker/transport"],
     "worker": ["common", "worker"],
-    "tools/reference": ["tools/reference", "common/base"],
+    "tools/reference": ["tools/reference", "common/base", "worker/include/prd/replica.h"],
     "tools/spectrum": ["tools/spectrum"],
     "tools/sim": ["engines", "worker/core", "worker/mesh/mesh.h", "worker/transport/transport.h", "common/base", "config",
-                  "tools/sim", "tools/spectrum"],
+                  "tools/reference", "tools/sim", "tools/spectrum"],
     # prdctl opens the files of a stopped daemon through the one class that knows their layout.
     "tools/prdctl": ["common", "engines", "config", "server/history", "server/meters", "tools/prdctl", "tools/spectrum"],
     "tools/prdbench": ["common", "engines", "worker", "tools/prdbench", "tools/reference"],

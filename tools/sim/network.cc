@@ -66,7 +66,9 @@ class SimTransport : public Transport {
   void ShowKeys(bool keys, const MeshKeyPair& own) override {
     node().own = own.public_key;
     if (std::exchange(node().keys, keys) == keys) return;
+    for (const auto& [knock, wire] : std::exchange(node().asking, {})) End(wire);
     for (const SimNetwork::WirePtr& wire : std::exchange(node().incoming, {})) End(wire);
+    node().knocks.clear();
   }
   std::optional<Knock> TakeKnock() override {
     if (node().knocks.empty()) return std::nullopt;

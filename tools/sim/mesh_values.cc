@@ -1,0 +1,47 @@
+#include "tools/sim/mesh_values.h"
+
+#include <map>
+#include <mutex>
+
+#include "common/base/check.h"
+#include "tools/reference/numbers.h"
+
+namespace prd::sim::mesh {
+
+Bytes Read(const Layout& layout) {
+  Bytes row(layout.bytes());
+  layout.Read(0, row.size(), row.data());
+  return row;
+}
+std::vector<double> Values(const Layout& layout, const Bytes& row) {
+  std::vector<double> values;
+  for (const Layout::Piece& piece : layout.pieces()) {
+    for (std::size_t at = piece.begin; at < piece.end; at += DTypeSize(piece.dtype)) {
+      values.push_back(reference::Decode(piece.dtype, row.data() + at));
+    }
+  }
+  return values;
+}
+std::vector<double> Epsilons(const Layout& layout) {
+  std::vector<double> epsilons;
+  for (const Layout::Piece& piece : layout.pieces()) {
+    epsilons.resize(epsilons.size() + (piece.end - piece.begin) / DTypeSize(piece.dtype),
+                    reference::Epsilon(piece.dtype));
+  }
+  return epsilons;
+}
+
+const MeshKeyPair& KeyPair(std::size_t number) {
+  static std::mutex mutex;
+  static std::map<std::size_t, MeshKeyPair> pairs;
+  const std::lock_guard lock(mutex);
+  const auto [at, fresh] = pairs.try_emplace(number);
+  if (fresh) {
+    const Result<MeshKeyPair> drawn = DrawMeshKeys();
+    PRD_CHECK(drawn.ok());
+    at->second = *drawn;
+  }
+  return at->second;
+}
+
+}  // namespace prd::sim::mesh

@@ -1,0 +1,43 @@
+// Replicas of a few numbers, for the real meshes of prdsim mesh (mesh_run.h).
+#ifndef PRD_TOOLS_SIM_MESH_VALUES_H_
+#define PRD_TOOLS_SIM_MESH_VALUES_H_
+
+#include <cstddef>
+#include <vector>
+
+#include "worker/mesh/mesh.h"
+
+namespace prd::sim::mesh {
+
+using Bytes = std::vector<std::byte>;
+
+struct Shape {
+  DType dtype = DType::kF32;
+  std::size_t count = 0;
+};
+
+struct Tensors {
+  std::vector<Bytes> data;
+  std::vector<Tensor> views;
+  void Make(const std::vector<Shape>& shapes) {
+    for (const Shape& shape : shapes) data.emplace_back(shape.count * DTypeSize(shape.dtype));
+    for (std::size_t i = 0; i < shapes.size(); ++i) {
+      views.push_back({data[i].data(), shapes[i].count, shapes[i].dtype});
+    }
+  }
+};
+
+// The row of the layout's bytes.
+Bytes Read(const Layout& layout);
+inline Bytes CopyOf(const Row& row) { return {row.data(), row.data() + row.size()}; }
+
+// Every element of a row of this layout, and the distance from 1 to the next number of its dtype.
+std::vector<double> Values(const Layout& layout, const Bytes& row);
+std::vector<double> Epsilons(const Layout& layout);
+
+// A pool of key pairs of this process; what a run does follows from no key. Thread safe.
+const MeshKeyPair& KeyPair(std::size_t number);
+
+}  // namespace prd::sim::mesh
+
+#endif  // PRD_TOOLS_SIM_MESH_VALUES_H_
