@@ -6,6 +6,10 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -14,6 +18,7 @@
 #include "tests/plans.h"
 #include "tests/worker/mesh_job.h"
 #include "worker/mesh/arrivals.h"
+#include "worker/mesh/peers.h"
 
 namespace prd::mesh_breaks_test {
 namespace {
@@ -83,6 +88,113 @@ TEST(ArrivalsTest, IsAcknowledgedAfterAWhileOrMuch) {
   // Also where nothing was new: what said so before may have been lost.
   ASSERT_FALSE(arrivals.Take(now, Numbered(3, 3, 10)));
   EXPECT_EQ(arrivals.TakeDue(now + Arrivals::kTellAfter).size(), 2u);
+}
+
+// ---- links that say late that they are broken ----
+
+// A transport of links that do as they are told.
+class Told : public Transport {
+ public:
+  struct Wire {
+    Link::State state;
+    Link::Sent next = Link::Sent::kTaken;
+    int sent = 0;
+  };
+  class Line : public Link {
+   public:
+    explicit Line(Wire* wire) : wire_(wire) {}
+    Sent Send(std::span<const std::byte>, const SharedBytes&) override {
+      if (wire_->next == Sent::kBroken) wire_->state.broken = true;
+      wire_->sent += wire_->next == Sent::kTaken ? 1 : 0;
+      return wire_->next;
+    }
+    State Look() override { return wire_->state; }
+
+   private:
+    Wire* wire_;
+  };
+  const std::vector<std::string>& endpoints() const override { return none_; }
+  Result<std::unique_ptr<Link>> Open(const Opening&) override {
+    return std::unique_ptr<Link>(std::make_unique<Line>(&wires.emplace_back()));
+  }
+  void ShowKeys(bool, const MeshKeyPair&) override {}
+  std::optional<Knock> TakeKnock() override { return std::nullopt; }
+  void Answer(std::uint64_t, std::optional<std::uint64_t>) override {}
+  bool Receive(Arrival*) override { return false; }
+  void Attribute(Incarnation) override {}
+  void End(Incarnation) override {}
+  void Allow(std::size_t, std::uint64_t) override {}
+  Counters counters() const override { return {}; }
+
+  std::deque<Wire> wires;  // all that were opened
+
+ private:
+  std::vector<std::string> none_;
+};
+
+class PeersTest : public ::testing::Test {
+ protected:
+  static constexpr const char* kThere = "tcp://192.0.2.1:7";
+  PeersTest() {
+    directory_.Join(1, 5);
+    const GroupMember member{.rank = 2,
+                             .incarnation = 2,
+                             .weight = 1,
+                             .host = "there",
+                             .endpoints = {kThere},
+                             .mesh_key = testing::AnyMeshKey()};
+    directory_.Announce(member);
+    peers_.Join(MeshSecurity::kNone);
+    peers_.Introduce(member);
+    EXPECT_TRUE(peers_.Use(kThere).ok());
+    transport_.wires[0].state.stands = true;
+    EXPECT_TRUE(peers_.Service(now_).empty());
+    Send();
+    EXPECT_EQ(transport_.wires[0].sent, 1);
+    now_ = now_ + 2 * Peers::kReconnect;
+  }
+  void Send() { peers_.Send(kThere, {.kind = FrameKind::kRing, .to = 2}, SharedBytes(8)); }
+  // Another link has been made, and takes all that was not acknowledged.
+  void ExpectResumed(int frames) {
+    ASSERT_EQ(transport_.wires.size(), 2u);
+    transport_.wires[1].state.stands = true;
+    EXPECT_TRUE(peers_.Service(now_).empty());
+    EXPECT_EQ(transport_.wires[1].sent, frames);
+    EXPECT_EQ(peers_.resumed(), 1u);
+  }
+
+  Told transport_;
+  Directory directory_{testing::DrawnKeys()};
+  Peers peers_{&transport_, "here", &directory_};
+  Instant now_{kSecond};
+};
+
+TEST_F(PeersTest, ALinkThatBreaksWhileAFrameIsSentIsReplaced) {
+  transport_.wires[0].next = Link::Sent::kFull;
+  Send();
+  transport_.wires[0].next = Link::Sent::kBroken;
+  EXPECT_TRUE(peers_.Service(now_).empty());
+  ExpectResumed(2);
+}
+
+TEST_F(PeersTest, ABreakThatASendShowsIsDueAtOnce) {
+  transport_.wires[0].next = Link::Sent::kBroken;
+  EXPECT_NE(peers_.NextDeadline(), Instant{0});
+  Send();
+  EXPECT_EQ(peers_.NextDeadline(), Instant{0});
+  EXPECT_TRUE(peers_.Service(now_).empty());
+  ExpectResumed(2);
+}
+
+TEST_F(PeersTest, WhatIsAskedForAgainIsDueAtOnce) {
+  peers_.SendAgain(now_, kThere);
+  EXPECT_EQ(peers_.NextDeadline(), Instant{0});
+  EXPECT_TRUE(peers_.Service(now_).empty());
+  ExpectResumed(1);
+  // Not again and again.
+  peers_.SendAgain(now_, kThere);
+  EXPECT_TRUE(peers_.Service(now_).empty());
+  EXPECT_EQ(transport_.wires.size(), 2u);
 }
 
 // ---- meshes ----

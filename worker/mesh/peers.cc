@@ -140,6 +140,7 @@ Result<Peers::Peer*> Peers::Connect(const std::string& endpoint) {
 
 Status Peers::OpenData(const std::string& endpoint, bool again, Peer* peer) {
   peer->stands_since.reset();
+  peer->cut = false;
   return Open({.endpoint = endpoint,
                .purpose = Purpose::kData,
                .name = {},
@@ -276,7 +277,9 @@ std::optional<Instant> Peers::NextDeadline() const {
     if (!next || at < *next) next = at;
   }
   for (const auto& [endpoint, peer] : peers_) {
-    if (peer.used && peer.again_at && (!next || *peer.again_at < *next)) next = peer.again_at;
+    if (!peer.used) continue;
+    if (peer.cut && !peer.again_at) return Instant{0};
+    if (peer.again_at && (!next || *peer.again_at < *next)) next = peer.again_at;
   }
   return next;
 }
@@ -318,12 +321,11 @@ void Peers::DropQueued(std::uint64_t group) {
   }
 }
 
-// Returns false when the connection cannot be used any more.
-bool Peers::Flush(Peer* peer) {
-  if (peer->again_at || peer->link == nullptr) return true;
+void Peers::Flush(Peer* peer) {
+  if (peer->again_at || peer->cut) return;
   Link::Sent sent = Link::Sent::kTaken;
   while (!peer->queue.empty() && sent == Link::Sent::kTaken) sent = HandNext(peer);
-  return sent != Link::Sent::kBroken;
+  peer->cut = peer->cut || sent == Link::Sent::kBroken;
 }
 
 void Peers::SetSpoiled(Incarnation peer, bool spoiled) {
@@ -340,8 +342,7 @@ void Peers::SendAgain(Instant now, const std::string& endpoint) {
   Peer& peer = it->second;
   const bool stood = peer.tcp && peer.stands_since && now - *peer.stands_since > kReconnect;
   if (!stood || peer.again_at || peer.unacknowledged.empty()) return;
-  peer.link.reset();
-  peer.used = true;
+  peer.cut = peer.used = true;
 }
 
 void Peers::Acknowledged(const std::string& endpoint, std::uint64_t stream, std::uint64_t number) {
@@ -410,7 +411,6 @@ bool Peers::Resume(const std::string& endpoint, Peer* peer) {
 }
 
 bool Peers::Broken(Peer* peer) {
-  if (peer->link == nullptr) return true;  // given up (SendAgain)
   const Link::State state = peer->link->Look();
   if (state.stands && !peer->stands_since) {
     resumed_ += peer->stood ? 1 : 0;
@@ -418,7 +418,7 @@ bool Peers::Broken(Peer* peer) {
     peer->stands_since = now_;
   }
   peer->refused = peer->refused || state.refused;
-  return state.broken;
+  return state.broken || peer->cut;
 }
 
 std::vector<std::string> Peers::Service(Instant now) {
@@ -426,7 +426,12 @@ std::vector<std::string> Peers::Service(Instant now) {
   std::vector<std::string> lost;
   for (auto it = peers_.begin(); it != peers_.end();) {
     Peer& peer = it->second;
-    if (peer.used && (peer.broken || Lost(it->first, &peer) || !Flush(&peer))) {
+    bool over = peer.used && (peer.broken || Lost(it->first, &peer));
+    if (peer.used && !over) {
+      Flush(&peer);
+      over = peer.cut && Lost(it->first, &peer);
+    }
+    if (over) {
       lost.push_back(it->first);
       it = peers_.erase(it);
     } else {
@@ -438,8 +443,7 @@ std::vector<std::string> Peers::Service(Instant now) {
 
 void Peers::AppendWatched(std::vector<Watched>* watched) const {
   for (const auto& [endpoint, peer] : peers_) {
-    if (peer.used && !peer.again_at && peer.link != nullptr)
-      watched->push_back({peer.link.get(), !peer.queue.empty()});
+    if (peer.used && !peer.again_at) watched->push_back({peer.link.get(), !peer.queue.empty()});
   }
 }
 

@@ -156,6 +156,7 @@ class Peers {
     bool used = false;
     std::uint8_t kept = 0;  // Keepers
     bool broken = false;    // in use; to be reported
+    bool cut = false;       // the link is given up: it took a frame no more, or the peer asks so
     std::uint64_t last_use = 0;
     std::uint64_t stream = 0;  // the number of its first connection made here, from 1
 
@@ -188,7 +189,7 @@ class Peers {
   static Link::Sent HandNext(Peer* peer);
   Result<Peer*> Connect(const std::string& endpoint);
   SignalConnection* ConnectSignals(Instant now, const std::string& endpoint);
-  static bool Flush(Peer* peer);
+  static void Flush(Peer* peer);
   bool Broken(Peer* peer);
   bool Lost(const std::string& endpoint, Peer* peer);
   bool MayResume(Peer* peer);
