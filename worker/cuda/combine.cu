@@ -49,6 +49,9 @@ template <typename T, typename Unit, int K>
 __device__ __forceinline__ Unit CombineUnit(const Unit (&inputs)[K], const Combine& combine) {
   using Raw = typename T::Raw;
   constexpr int kElements = sizeof(Unit) / sizeof(Raw);
+  if constexpr (K == 1) {  // a copy
+    if (combine.inputs == 1 && combine.first_one && combine.factor_one) return inputs[0];
+  }
   Raw in[K][kElements];
 #pragma unroll
   for (int k = 0; k < K; ++k) memcpy(in[k], &inputs[k], sizeof(Unit));
@@ -87,7 +90,8 @@ __device__ __forceinline__ std::uint32_t Past(const std::byte* data, std::uint32
 }
 
 // `count` units, one behind the other. An output may be the first input: every thread reads a unit
-// before it writes it, and nobody else does either.
+// before it writes it, and nobody else does either. Nothing is read again soon, so caches may drop
+// it first.
 template <typename T, typename Unit, int K, int kAtOnce>
 __device__ __forceinline__ void CombineUnits(const Operands<K>& at, std::uint32_t count,
                                              const Combine& combine) {
@@ -101,7 +105,7 @@ __device__ __forceinline__ void CombineUnits(const Operands<K>& at, std::uint32_
         inputs[u][k] = Unit{};
         if (unit < count && k < combine.inputs) {
           AssumeGlobal(at.from[k]);
-          inputs[u][k] = reinterpret_cast<const Unit*>(at.from[k])[unit];
+          inputs[u][k] = __ldcs(reinterpret_cast<const Unit*>(at.from[k]) + unit);
         }
       }
     }
@@ -111,10 +115,10 @@ __device__ __forceinline__ void CombineUnits(const Operands<K>& at, std::uint32_
       if (unit >= count) break;
       const Unit sum = CombineUnit<T, Unit, K>(inputs[u], combine);
       AssumeGlobal(at.to[0]);
-      reinterpret_cast<Unit*>(at.to[0])[unit] = sum;
+      __stcs(reinterpret_cast<Unit*>(at.to[0]) + unit, sum);
       if (combine.second) {
         AssumeGlobal(at.to[1]);
-        reinterpret_cast<Unit*>(at.to[1])[unit] = sum;
+        __stcs(reinterpret_cast<Unit*>(at.to[1]) + unit, sum);
       }
     }
   }
@@ -197,28 +201,22 @@ __device__ __forceinline__ std::uint32_t Find(const Chunk& chunk, const Combine&
   return static_cast<std::uint32_t>(end - begin);
 }
 
-// combine.inputs is at most K.
+// A block computes a chunk. combine.inputs is at most K.
 template <int K>
 __global__ void __launch_bounds__(kThreads) CombineKernel(const __grid_constant__ Combine combine) {
   if (combine.skip != nullptr && *combine.skip != 0) return;
-  for (std::uint32_t c = blockIdx.x; c < combine.chunk_count; c += gridDim.x) {
-    const Chunk chunk = combine.chunks[c];
-    Operands<K> at;
-    const std::uint32_t bytes = Find<K>(chunk, combine, true, &at);
-    switch (chunk.dtype) {
-      case kF32:
-        CombineChunk<F32, K>(at, bytes, combine);
-        break;
-      case kF64:
-        CombineChunk<F64, K>(at, bytes, combine);
-        break;
-      case kF16:
-        CombineChunk<F16, K>(at, bytes, combine);
-        break;
-      case kBF16:
-        CombineChunk<BF16, K>(at, bytes, combine);
-        break;
-    }
+  const Chunk chunk = combine.chunks[blockIdx.x];
+  Operands<K> at;
+  const std::uint32_t bytes = Find<K>(chunk, combine, true, &at);
+  switch (chunk.dtype) {
+    case kF32:
+      return CombineChunk<F32, K>(at, bytes, combine);
+    case kF64:
+      return CombineChunk<F64, K>(at, bytes, combine);
+    case kF16:
+      return CombineChunk<F16, K>(at, bytes, combine);
+    case kBF16:
+      return CombineChunk<BF16, K>(at, bytes, combine);
   }
 }
 
@@ -258,24 +256,18 @@ __device__ void CombineBytes(const Operands<kMaxInputs>& at, std::uint32_t bytes
 __global__ void __launch_bounds__(kThreads)
     CombineBytesKernel(const __grid_constant__ Combine combine) {
   if (combine.skip != nullptr && *combine.skip != 0) return;
-  for (std::uint32_t c = blockIdx.x; c < combine.chunk_count; c += gridDim.x) {
-    const Chunk chunk = combine.chunks[c];
-    Operands<kMaxInputs> at;
-    const std::uint32_t bytes = Find<kMaxInputs>(chunk, combine, false, &at);
-    switch (chunk.dtype) {
-      case kF32:
-        CombineBytes<F32>(at, bytes, combine);
-        break;
-      case kF64:
-        CombineBytes<F64>(at, bytes, combine);
-        break;
-      case kF16:
-        CombineBytes<F16>(at, bytes, combine);
-        break;
-      case kBF16:
-        CombineBytes<BF16>(at, bytes, combine);
-        break;
-    }
+  const Chunk chunk = combine.chunks[blockIdx.x];
+  Operands<kMaxInputs> at;
+  const std::uint32_t bytes = Find<kMaxInputs>(chunk, combine, false, &at);
+  switch (chunk.dtype) {
+    case kF32:
+      return CombineBytes<F32>(at, bytes, combine);
+    case kF64:
+      return CombineBytes<F64>(at, bytes, combine);
+    case kF16:
+      return CombineBytes<F16>(at, bytes, combine);
+    case kBF16:
+      return CombineBytes<BF16>(at, bytes, combine);
   }
 }
 
@@ -287,46 +279,39 @@ __global__ void DecideKernel(const volatile std::uint32_t* flag, std::uint32_t* 
   *said = called_off + 1;
 }
 
-// By Kernels::Variant.
 using Kernel = void (*)(Combine);
-constexpr int kBytesVariant = 4;
 constexpr Kernel kKernels[] = {CombineKernel<1>, CombineKernel<2>, CombineKernel<4>,
                                CombineKernel<8>, CombineBytesKernel};
 
-int VariantOf(int inputs, bool aligned) {
-  if (!aligned) return kBytesVariant;
-  return inputs <= 1 ? 0 : inputs == 2 ? 1 : inputs <= 4 ? 2 : 3;
+Kernel KernelFor(int inputs, bool aligned) {
+  if (!aligned) return CombineBytesKernel;
+  return kKernels[inputs <= 1 ? 0 : inputs == 2 ? 1 : inputs <= 4 ? 2 : 3];
 }
 
 }  // namespace
 
-cudaError_t Kernels::Prepare(int multiprocessors) {
-  static_assert(sizeof(kKernels) / sizeof(kKernels[0]) == kVariants);
+cudaError_t PrepareKernels() {
   // Loads them all: later, that would wait for what runs on the device. (CUDA programming guide,
   // Lazy Loading: this call does it.)
   cudaFuncAttributes loaded;
   cudaError_t error = cudaFuncGetAttributes(&loaded, reinterpret_cast<const void*>(DecideKernel));
-  for (int i = 0; i < kVariants && error == cudaSuccess; ++i) {
-    error = cudaFuncGetAttributes(&loaded, reinterpret_cast<const void*>(kKernels[i]));
+  for (const Kernel kernel : kKernels) {
     if (error != cudaSuccess) break;
-    int at_once = 0;
-    error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&at_once, kKernels[i], kThreads, 0);
-    blocks_[i] = static_cast<unsigned>(max(1, at_once) * max(1, multiprocessors));
+    error = cudaFuncGetAttributes(&loaded, reinterpret_cast<const void*>(kernel));
   }
   return error;
 }
 
-cudaError_t Kernels::Launch(const Combine& combine, bool aligned, cudaStream_t stream) const {
+cudaError_t LaunchCombine(const Combine& combine, bool aligned, cudaStream_t stream) {
   if (combine.chunk_count == 0) return cudaSuccess;
-  const int variant = VariantOf(combine.inputs, aligned);
-  const unsigned blocks = min(blocks_[variant], combine.chunk_count);
+  const Kernel kernel = KernelFor(combine.inputs, aligned);
   void* arguments[] = {const_cast<Combine*>(&combine)};
-  return cudaLaunchKernel(reinterpret_cast<const void*>(kKernels[variant]), dim3(blocks),
+  return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(combine.chunk_count),
                           dim3(kThreads), arguments, 0, stream);
 }
 
-cudaError_t Kernels::Decide(const std::uint32_t* flag, std::uint32_t* word, std::uint32_t* said,
-                            cudaStream_t stream) const {
+cudaError_t LaunchDecide(const std::uint32_t* flag, std::uint32_t* word, std::uint32_t* said,
+                         cudaStream_t stream) {
   void* arguments[] = {&flag, &word, &said};
   return cudaLaunchKernel(reinterpret_cast<const void*>(DecideKernel), dim3(1), dim3(1), arguments,
                           0, stream);

@@ -12,9 +12,9 @@ namespace prd::cuda {
 
 constexpr int kMaxInputs = 8;
 constexpr int kMaxOutputs = 2;
-// A block takes so much of a tensor at a time: as many as there are multiprocessors even of a small
-// row, and all of 16 KiB in flight in one of them.
-constexpr std::uint32_t kChunkBytes = 8 << 10;
+// A block takes so much of a tensor. Enough for 4 loads of 16 bytes by each thread, and little
+// enough that a row of 2 MiB keeps all multiprocessors of an H100 busy.
+constexpr std::uint32_t kChunkBytes = 16 << 10;
 
 // A part of one tensor.
 struct Chunk {
@@ -44,21 +44,15 @@ struct Combine {
   const std::uint32_t* skip;  // null, or of the device: nothing is written unless it is 0
 };
 
-// Threads: any. Of one device; made while it is the current one.
-class Kernels {
- public:
-  // Whether the device can run them, and how many blocks of each it runs at once.
-  cudaError_t Prepare(int multiprocessors);
-  // `aligned`: every operand to the size of its elements.
-  cudaError_t Launch(const Combine& combine, bool aligned, cudaStream_t stream) const;
-  // *word = *flag, *said = *flag + 1.
-  cudaError_t Decide(const std::uint32_t* flag, std::uint32_t* word, std::uint32_t* said,
-                     cudaStream_t stream) const;
+// Threads: any, each with the device that is current in it.
 
- private:
-  static constexpr int kVariants = 5;
-  unsigned blocks_[kVariants] = {};
-};
+// Loads the kernels; fails where the device cannot run them.
+cudaError_t PrepareKernels();
+// `aligned`: every operand to the size of its elements.
+cudaError_t LaunchCombine(const Combine& combine, bool aligned, cudaStream_t stream);
+// *word = *flag, *said = *flag + 1.
+cudaError_t LaunchDecide(const std::uint32_t* flag, std::uint32_t* word, std::uint32_t* said,
+                         cudaStream_t stream);
 
 }  // namespace prd::cuda
 

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include "worker/cuda/combine.h"
 #include "worker/cuda/cuda_calls.h"
 
 namespace prd::cuda {
@@ -62,7 +63,7 @@ Status CudaGpu::Prepare() {
       ToStatus(cudaGetDeviceProperties(&properties, device_), "cudaGetDeviceProperties"));
   name_ = std::string(properties.name) + " (cuda:" + std::to_string(device_) + ")";
   cuda_version_ = VersionText(CUDART_VERSION);
-  const cudaError_t error = kernels_.Prepare(properties.multiProcessorCount);
+  const cudaError_t error = PrepareKernels();
   if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction) {
     return Unavailable(name_ + " is of compute capability " + std::to_string(properties.major) +
                        "." + std::to_string(properties.minor) +

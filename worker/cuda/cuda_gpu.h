@@ -5,7 +5,6 @@
 #include <memory>
 #include <string>
 
-#include "worker/cuda/combine.h"
 #include "worker/cuda/device_pool.h"
 #include "worker/cuda/nccl.h"
 #include "worker/cuda/tasks.h"
@@ -74,7 +73,6 @@ class CudaGpu : public Gpu {
 
   const int device_;
   std::string name_, cuda_version_;
-  Kernels kernels_;
   const std::shared_ptr<DevicePool> pool_;  // tables have it, too
   cudaStream_t tables_ = nullptr;           // on which tables are copied
   Nccl nccl_;

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "worker/cuda/combine.h"
 #include "worker/cuda/cuda_calls.h"
 #include "worker/cuda/cuda_gpu.h"
 
@@ -118,14 +119,14 @@ Status CudaGpu::Launch(const Gpu::Combine& asked, Stream stream) {
   combine.single_factor = asked.factor.single;
   combine.factor_one = asked.factor.exact == 1;
   const OnDevice on(device_);
-  return ToStatus(kernels_.Launch(combine, aligned, static_cast<cudaStream_t>(stream)),
+  return ToStatus(LaunchCombine(combine, aligned, static_cast<cudaStream_t>(stream)),
                   "a launch over " + std::to_string(asked.length) + " bytes");
 }
 
 Status CudaGpu::Decide(const std::uint32_t* flag, std::uint32_t* word, std::uint32_t* said,
                        Stream stream) {
   const OnDevice on(device_);
-  return ToStatus(kernels_.Decide(flag, word, said, static_cast<cudaStream_t>(stream)),
+  return ToStatus(LaunchDecide(flag, word, said, static_cast<cudaStream_t>(stream)),
                   "a launch of the decision");
 }
 

@@ -8,8 +8,16 @@
 #define __launch_bounds__(threads)
 
 namespace {
-thread_local dim3 blockIdx, threadIdx, gridDim;
+thread_local dim3 blockIdx, threadIdx;
 void __threadfence_system() {}
+template <typename T>
+T __ldcs(const T* from) {
+  return *from;
+}
+template <typename T>
+void __stcs(T* to, T value) {
+  *to = value;
+}
 }  // namespace
 
 namespace prd::cuda {
@@ -22,7 +30,6 @@ using std::min;
 extern "C" cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block,
                                         void** arguments, std::size_t, cudaStream_t) {
   using namespace prd::cuda;
-  gridDim = grid;
   for (blockIdx.x = 0; blockIdx.x < grid.x; ++blockIdx.x) {
     for (threadIdx.x = 0; threadIdx.x < block.x; ++threadIdx.x) {
       if (function == reinterpret_cast<const void*>(&DecideKernel)) {
