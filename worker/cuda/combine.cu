@@ -90,8 +90,8 @@ __device__ __forceinline__ std::uint32_t Past(const std::byte* data, std::uint32
 }
 
 // `count` units, one behind the other. An output may be the first input: every thread reads a unit
-// before it writes it, and nobody else does either. Nothing is read again soon, so caches may drop
-// it first.
+// before it writes it, and no other thread touches it. Loads and stores are streaming ones: a row
+// is read once.
 template <typename T, typename Unit, int K, int kAtOnce>
 __device__ __forceinline__ void CombineUnits(const Operands<K>& at, std::uint32_t count,
                                              const Combine& combine) {

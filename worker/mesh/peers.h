@@ -156,7 +156,7 @@ class Peers {
     bool used = false;
     std::uint8_t kept = 0;  // Keepers
     bool broken = false;    // in use; to be reported
-    bool cut = false;       // the link is given up: it took a frame no more, or the peer asks so
+    bool cut = false;       // the link is to be replaced: a send found it broken, or SendAgain
     std::uint64_t last_use = 0;
     std::uint64_t stream = 0;  // the number of its first connection made here, from 1
 

@@ -40,10 +40,9 @@ class Link {
   virtual ~Link() = default;
 
   enum class Sent : std::uint8_t { kTaken, kFull, kBroken };
-  // Sends a frame of two parts, whose payload nobody changes any more. kBroken: the link is broken,
-  // which its owner may learn here first. kFull: not now; the link
+  // Sends a frame of two parts, whose payload nobody changes any more. kFull: not now; the link
   // takes some frames (Transport::kFrames) on their way. Nothing is taken before it is known that
-  // the other end may have it.
+  // the other end may have it. kBroken: the link is broken; a send may find that before Look does.
   virtual Sent Send(std::span<const std::byte> first, const SharedBytes& payload) = 0;
 
   struct State {
