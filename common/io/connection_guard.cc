@@ -329,6 +329,7 @@ void ConnectionGuard::OnAccepted(int fd) {
   SetSilent(connection, fd, true);
   if (spoke) {
     connection.silent = false;
+    connection.delivered = true;
     SetSilent(connection, fd, false);
     connection.group = std::move(early.group);
     connection.surplus = early.surplus;

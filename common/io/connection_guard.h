@@ -124,7 +124,7 @@ class ConnectionGuard {
     bool tcp = false;
     bool counted = false;       // its bytes are
     bool silent = true;         // has not brought a message
-    bool delivered = true;      // has brought one since the last look
+    bool delivered = false;     // has brought one since the last look
     bool ended = false;         // by the guard; waits for ZeroMQ to close it
     bool surplus = false;       // over the number of its group
     std::uint64_t taken = 0;    // bytes that ZeroMQ took before the kernel's count began anew

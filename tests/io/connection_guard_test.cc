@@ -237,6 +237,20 @@ TEST_F(GuardTest, ThoseThatHaveBroughtNothingHaveLess) {
   EXPECT_TRUE(Until([&] { return good.Ended(); }));
 }
 
+// A connection that brings all that it has before the guard first looks at it is no better off.
+TEST_F(GuardTest, WhatCameBeforeTheFirstLookCounts) {
+  Listen({.max_unread_silent = 64 << 10});
+  Raw good = Connect();  // beside one the guard looks twice a second, and when the process grows
+  ASSERT_TRUE(good.ShakeHands());
+  ASSERT_TRUE(Says(good));
+  const std::uint64_t looks = guard_->looks();
+  EXPECT_TRUE(Until([&] { return guard_->looks() >= looks + 2; }));
+  Raw bad(endpoint_);
+  ASSERT_TRUE(bad.ShakeHands());
+  for (int i = 0; i < 64 && bad.SendPart();) ++i;
+  EXPECT_TRUE(Until([&] { return guard_->counters().cut == 1; }));
+}
+
 TEST_F(GuardTest, SoManyMayHaveBroughtNothingYet) {
   Listen({.max_silent = 4});
   std::vector<Raw> good;
