@@ -372,17 +372,43 @@ TEST(MeshDeviceTest, WhatIsHandedOverIsCommittedOnce) {
   }
 }
 
-// Called off at any time after that, it is told to have ended as it did on the device.
+// How many bytes of the row are as after the reduction, window by window. It is an error if the
+// windows behind these are not as before it.
+std::size_t Landed(const std::vector<std::byte>& before, const std::vector<std::byte>& after,
+                   const std::vector<std::byte>& found) {
+  std::size_t landed = 0;
+  for (std::size_t begin = 0, end = 0; begin < found.size(); begin = end) {
+    end = std::min(begin + PlacedWorker::kWindowBytes, found.size());
+    const auto is = [&](const std::vector<std::byte>& row) {
+      return std::memcmp(&row[begin], &found[begin], end - begin) == 0;
+    };
+    if (landed == begin && is(after)) {
+      landed = end;
+    } else {
+      EXPECT_TRUE(is(before)) << "from byte " << begin;
+    }
+  }
+  return landed;
+}
+
+// Called off at any time after that, it is told to have ended as it did on the device: whole, or
+// after some windows.
 TEST(MeshDeviceTest, WhatIsHandedOverAndCalledOffEndsAsTheDeviceSays) {
   int committed = 0;
   int called_off = 0;
-  for (std::uint64_t seed = 1; seed <= 24; ++seed) {
+  int in_part = 0;
+  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     PlacedJob job({true, true, true, true}, ShapesOf(1), {}, seed, true, 60 * kSecond);
     MakeCommunicators(&job);
     Fill(&job[1].parameters, [] { return 5.0; });
     job[1].Write(&job[1].parameters);
-    const Tensors before = job[0].Read(&job[0].parameters);
+    Fill(&job[0].parameters, [] { return 0.75 * 1 + 0.25 * 5; });
+    job[0].Write(&job[0].parameters);
+    const std::vector<std::byte> after = job[0].ReadRow();
+    Fill(&job[0].parameters, [] { return 1.0; });
+    job[0].Write(&job[0].parameters);
+    const std::vector<std::byte> before = job[0].ReadRow();
     const Iteration was = job[0].store().iteration;
     const Group group = job.MakeGroup(GroupKind::kTrain, 3, {0, 1}, {0.75, 0.25});
     for (const std::size_t m : {0, 1}) job.Start(m, group);
@@ -390,26 +416,27 @@ TEST(MeshDeviceTest, WhatIsHandedOverAndCalledOffEndsAsTheDeviceSays) {
       return job[0].node->handed_over == group.id && job[1].node->handed_over == group.id;
     }));
     if (job[0].node->reduced) continue;  // through at once
-    for (std::uint64_t turn = 0; turn < seed / 2; ++turn) {
+    for (std::uint64_t turn = 0; turn < 4 * seed * seed; ++turn) {
       for (const std::size_t m : {0, 1}) (void)job[m].gpu->device().Turn();
     }
     job[0].mesh().GiveUpReduce("rank 9 is gone");
     const Status end = job.Finish({0}).front();
     committed += end.ok() ? 1 : 0;
     called_off += end.ok() ? 0 : 1;
-    Tensors expected = before;
+    const std::size_t landed = Landed(before, after, job[0].ReadRow());
     if (end.ok()) {
-      Fill(&expected, [] { return 0.75 * 1 + 0.25 * 5; });
+      EXPECT_EQ(landed, after.size());
     } else {
       EXPECT_EQ(end.code(), Code::kAborted) << end.ToString();
+      in_part += landed > 0 ? 1 : 0;
     }
     EXPECT_EQ(job[0].store().iteration, end.ok() ? 3 : was);
-    ExpectEqual(expected, job[0].Read(&job[0].parameters), true, end.ToString());
     (void)job.Finish({1});
     job.ReduceOk(GroupKind::kTrain, 4, {0, 1, 2, 3}, Equal(4));
   }
   EXPECT_GT(committed, 0);
-  EXPECT_GT(called_off, 0);
+  EXPECT_GT(called_off, in_part);
+  EXPECT_GT(in_part, 0);
 }
 
 // At any of its operations: the others do not wait for a time limit, which is longer than what

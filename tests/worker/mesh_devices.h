@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -26,6 +27,8 @@ namespace prd::testing {
 // One worker on a device, or on the host (no `hub`, `device` false).
 class PlacedWorker : public MeshWorker {
  public:
+  static constexpr std::size_t kWindowBytes = 4096;  // of reductions on a device
+
   struct Options {
     Shapes shapes;
     Plan plan;
@@ -64,6 +67,16 @@ class PlacedWorker : public MeshWorker {
     }
     return *tensors;
   }
+  // The parameters as groups reduce them. REQUIRES: it is on a device.
+  std::vector<std::byte> ReadRow() {
+    gpu->device().Advance();
+    std::vector<std::byte> row(store().parameters.bytes());
+    for (const Layout::Piece& piece : store().parameters.pieces()) {
+      const std::vector<std::byte> now = gpu->Read(piece.data, piece.end - piece.begin);
+      std::copy(now.begin(), now.end(), row.begin() + static_cast<std::ptrdiff_t>(piece.begin));
+    }
+    return row;
+  }
   // The tensors become their values.
   void Write(Tensors* tensors) {
     for (Numbers& numbers : *tensors) {
@@ -92,8 +105,9 @@ class PlacedWorker : public MeshWorker {
     // Small pieces: what is staged goes through all of the memory's slots.
     auto made = DeviceMemory::Create(gpu, -1, 4096).value();
     memory = made.get();
-    auto plane =
-        DevicePlane::Create(memory, -1, {.timeout = options.timeout, .communicators = {}}).value();
+    const DevicePlane::Options plane_options{
+        .timeout = options.timeout, .window_bytes = kWindowBytes, .communicators = {}};
+    auto plane = DevicePlane::Create(memory, -1, plane_options).value();
     node->mesh->UseMemory(std::move(made), std::move(plane));
   }
   std::vector<Tensor> Views(Tensors* tensors) {

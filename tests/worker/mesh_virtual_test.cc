@@ -400,20 +400,33 @@ TEST(MeshVirtualTest, AverageWithAReplicaThatWasReplacedIsDropped) {
   EXPECT_EQ(Value(&job[0]), 40);
 }
 
-TEST(MeshVirtualTest, TwoRowsWithBackgroundAndNoneWithout) {
-  MeshJob job(1, EveryDType(100), kAhead, Patient(kByRing));
-  ReplicaStore& store = job[0].store();
-  const std::size_t row = store.parameters.bytes();
-  EXPECT_EQ(store.outbox.size(), row);
-  EXPECT_EQ(store.inbox.size(), row);
-  job.ReduceOk(GroupKind::kTrain, 0, {0}, {1});
-  Boundary(&job[0]);
-  job.ReduceOk(GroupKind::kTrain, 0, {0}, {1});
-  EXPECT_EQ(store.outbox.size(), row);
-  EXPECT_EQ(store.inbox.size(), row);
-  for (const Plan& plan : {Plan{}, plans::kAhead, plans::kSchedule, plans::kGradients}) {
-    job[0].mesh().JoinRun(1, plan);
-    EXPECT_EQ(store.outbox.size() + store.inbox.size() + store.base.size(), 0u);
+// What is averaged comes to where the own part was: there is no row for results.
+TEST(MeshVirtualTest, OneRowWithBackgroundTwoWhereAveragesOverlapAndNoneWithout) {
+  for (const std::size_t direct : {kByRing, kDirect}) {
+    MeshJob job(2, EveryDType(100), kAhead, Patient(direct));
+    ReplicaStore& store = job[0].store();
+    const std::size_t row = store.parameters.bytes();
+    const auto held = [&store] { return store.memory->meter()->all().host; };
+    const auto average = [&job] { job.ReduceOk(GroupKind::kTrain, 0, {0, 1}, {0.5, 0.5}); };
+    EXPECT_EQ(held(), row);
+    for (int i = 0; i < 3; ++i) {
+      average();
+      EXPECT_EQ(store.inbox.size(), row);
+      EXPECT_EQ(Boundary(&job[0]), 1);
+      EXPECT_EQ(held(), row);
+    }
+    average();
+    average();
+    EXPECT_EQ(store.outbox.size(), row);
+    EXPECT_EQ(store.inbox.size(), row);
+    EXPECT_EQ(Boundary(&job[0]), 2);
+    average();
+    EXPECT_EQ(Boundary(&job[0]), 1);
+    EXPECT_EQ(held(), 2 * row) << "kept";
+    for (const Plan& plan : {Plan{}, plans::kAhead, plans::kSchedule, plans::kGradients}) {
+      job[0].mesh().JoinRun(1, plan);
+      EXPECT_EQ(store.outbox.size() + store.inbox.size() + store.base.size(), 0u);
+    }
   }
 }
 

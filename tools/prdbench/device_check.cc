@@ -53,7 +53,7 @@ bool AllWays(const std::map<std::string, int>& ways, const DeviceAbout& about) {
 }
 
 Result<Line> CheckGroups(const DeviceOptions& options) {
-  auto team = StartTeam(options, AllDTypes(options.elements), 2, 8);
+  auto team = StartTeam(options, AllDTypes(options.elements), 2, 8, kCheckedWindow);
   if (!team.ok()) return team.status();
   Draw draw(options.seed);
   Tally tally;
@@ -128,7 +128,7 @@ class Leak {
       : options_(options), draw_(options.seed), ranks_(AllRanks(options)) {}
 
   Result<Line> Run() {
-    auto team = StartTeam(options_, AllDTypes(options_.elements), 1, 2);
+    auto team = StartTeam(options_, AllDTypes(options_.elements), 1, 2, kCheckedWindow);
     if (!team.ok()) return team.status();
     team_ = std::move(*team);
     for (int i = 0; i < 4; ++i) cycle_.push_back(draw_.Groups(ranks_));

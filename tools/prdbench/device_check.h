@@ -21,9 +21,11 @@ namespace prd::bench {
 // f32, bf16, f16, f64: of odd sizes, so that none but the first ends where a vector does.
 std::vector<std::pair<DType, std::size_t>> AllDTypes(std::size_t elements);
 
+// Reduces by windows of this many bytes: several in the rows of checks of values, which are small.
+constexpr std::size_t kCheckedWindow = 192 << 10;
 Result<std::unique_ptr<MeshTeam>> StartTeam(
     const DeviceOptions& options, const std::vector<std::pair<DType, std::size_t>>& tensors,
-    std::uint32_t recurs, std::size_t limit);
+    std::uint32_t recurs, std::size_t limit, std::size_t window_bytes);
 
 std::vector<int> AllRanks(const DeviceOptions& options);
 

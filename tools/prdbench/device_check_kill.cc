@@ -23,7 +23,7 @@ class Kill {
     }
     const std::size_t elements = options_.elements * kTensorTimes;
     bytes_ = elements * sizeof(float);
-    auto team = StartTeam(options_, {{DType::kF32, elements}}, 1, 16);
+    auto team = StartTeam(options_, {{DType::kF32, elements}}, 1, 16, DevicePlane::kWindowBytes);
     if (!team.ok()) return team.status();
     team_ = std::move(*team);
     const int last = options_.processes - 1;

@@ -15,7 +15,7 @@ std::vector<std::pair<DType, std::size_t>> AllDTypes(std::size_t elements) {
 
 Result<std::unique_ptr<MeshTeam>> StartTeam(
     const DeviceOptions& options, const std::vector<std::pair<DType, std::size_t>>& tensors,
-    std::uint32_t recurs, std::size_t limit) {
+    std::uint32_t recurs, std::size_t limit, std::size_t window_bytes) {
   const Result<std::vector<int>> devices = DevicesOf({options.device});
   if (!devices.ok()) return devices.status();
   MeshTeam::Options team;
@@ -25,6 +25,7 @@ Result<std::unique_ptr<MeshTeam>> StartTeam(
   team.timeout = options.timeout_ms * kMillisecond;
   team.communicators.recurs = recurs;
   team.communicators.limit = limit;
+  team.window_bytes = window_bytes;
   return MeshTeam::Start(team);
 }
 

@@ -61,6 +61,7 @@ Status MeshTeam::Fork(const Options& options, int rank) {
         worker.timeout = options.timeout;
         worker.mesh_security = options.mesh_security;
         worker.communicators = options.communicators;
+        worker.window_bytes = options.window_bytes;
         return RunMeshWorker(worker, in, out);
       });
   if (!process.ok()) return process.status();

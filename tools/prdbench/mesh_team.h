@@ -28,6 +28,7 @@ class MeshTeam : public Team {
     DurationNs timeout = 10 * kSecond;
     MeshSecurity mesh_security = MeshSecurity::kNone;
     Communicators::Options communicators;
+    std::size_t window_bytes = DevicePlane::kWindowBytes;
   };
   // Timeout of an answer.
   static constexpr int kAnswerMs = 60'000;

@@ -110,7 +110,9 @@ class MeshWorker : public MeshEvents {
     std::unique_ptr<DeviceMemory> memory = memory_.TakeStoreMemory();
     Result<std::unique_ptr<DevicePlane>> plane =
         DevicePlane::Create(memory.get(), wake_,
-                            {.timeout = options_.timeout, .communicators = options_.communicators});
+                            {.timeout = options_.timeout,
+                             .window_bytes = options_.window_bytes,
+                             .communicators = options_.communicators});
     if (!plane.ok()) return plane.status();
     communicators_ = &(*plane)->communicators();
     mesh_->UseMemory(std::move(memory), std::move(*plane));

@@ -12,6 +12,7 @@
 #include "common/base/time.h"
 #include "prd/session.h"
 #include "worker/device/communicators.h"
+#include "worker/device/plane.h"
 
 namespace prd::bench {
 
@@ -24,6 +25,7 @@ struct MeshWorkerOptions {
   DurationNs timeout = 10 * kSecond;
   MeshSecurity mesh_security = MeshSecurity::kNone;
   Communicators::Options communicators;
+  std::size_t window_bytes = DevicePlane::kWindowBytes;
 };
 
 // Says "INCARNATION KEY ENDPOINT..", then About its device (device_line.h; [] without one); obeys

@@ -29,10 +29,18 @@ const std::byte* InOnePiece(const Layout& layout, std::size_t begin, std::size_t
   const std::byte* first = nullptr;
   for (const Layout::Piece& piece : layout.pieces()) {
     if (piece.end <= begin || piece.begin >= end) continue;
-    if (first == nullptr) first = piece.data;
-    if (piece.data != first + (piece.begin - begin)) return nullptr;
+    const std::byte* at = piece.data + (std::max(piece.begin, begin) - piece.begin);
+    if (first == nullptr) first = at;
+    if (at != first + (std::max(piece.begin, begin) - begin)) return nullptr;
   }
   return first;
+}
+
+// Cuts the run to what of it is in [begin, end); false: nothing.
+bool Cut(std::size_t begin, std::size_t end, Layout::Piece* run) {
+  run->begin = std::max(run->begin, begin);
+  run->end = std::min(run->end, end);
+  return run->begin < run->end;
 }
 
 }  // namespace
@@ -95,6 +103,7 @@ void DevicePlane::Start(Instant now, const Group& group, const Communicators::Ch
   run_->group = group;
   run_->choice = choice;
   run_->part = part;
+  run_->window.end = std::min(options_.window_bytes, part.layout->bytes());
   run_->begun = run_->looked = now;
   const std::size_t members = group.members.size();
   sent_bytes_ = 2 * (members - 1) * part.layout->bytes() / members;
@@ -120,7 +129,16 @@ Status DevicePlane::Begin() {
   PRD_RETURN_IF_ERROR(SizeRows());
   PRD_RETURN_IF_ERROR(Noted(gpu_->Record(inputs_, memory_->stream())));
   PRD_RETURN_IF_ERROR(Noted(gpu_->Wait(stream_, inputs_)));
+  return BeginWindow();
+}
+
+Status DevicePlane::BeginWindow() {
   return run_->choice.way == Way::kCollective ? Collective() : Scatter();
+}
+
+// Where the result of that byte of the row comes.
+std::byte* DevicePlane::ResultAt(std::size_t at) {
+  return staging_.data() + (run_->part.into == Into::kRow ? at : at - run_->window.begin);
 }
 
 // A failure of the device stays; what a communicator tells is its own.
@@ -136,7 +154,8 @@ Status DevicePlane::SizeRows() {
     gpu_->DestroyEvent(old_rows_.front().first);
     old_rows_.pop_front();
   }
-  PRD_RETURN_IF_ERROR(Grow(&staging_, run_->part.layout->bytes()));
+  const bool whole = run_->part.into == Into::kRow;
+  PRD_RETURN_IF_ERROR(Grow(&staging_, whole ? run_->part.layout->bytes() : run_->window.size()));
   if (run_->choice.way == Way::kCollective) return Status::Ok();
   return Grow(&scratch_, (run_->group.members.size() + 1) * ShardOf(0).size());
 }
@@ -155,12 +174,12 @@ Status DevicePlane::Grow(Row* row, std::size_t bytes) {
   return memory_->failure();
 }
 
-// This worker's own part in one piece, gathered into the staging row if need be.
+// This worker's own part in one piece, gathered to where the result comes if need be.
 Result<const std::byte*> DevicePlane::Own(std::size_t begin, std::size_t end) {
   const Part& part = run_->part;
   if (part.row != nullptr) return part.row + begin;
   if (const std::byte* there = InOnePiece(*part.layout, begin, end)) return there;
-  std::byte* to = staging_.data() + begin;
+  std::byte* to = ResultAt(begin);
   PRD_RETURN_IF_ERROR(Launch(begin, end - begin, to, {{}}));
   return const_cast<const std::byte*>(to);
 }
@@ -198,9 +217,10 @@ Status DevicePlane::Collective() {
   };
   std::vector<Ask> asks;
   const std::size_t position = run_->part.position;
-  for (const Layout::Piece& run : run_->part.layout->Runs()) {
+  for (Layout::Piece run : run_->part.layout->Runs()) {
+    if (!Cut(run_->window.begin, run_->window.end, &run)) continue;
     const Weight weight = RoundWeights(run_->shares, run.dtype)[position];
-    std::byte* to = staging_.data() + run.begin;
+    std::byte* to = ResultAt(run.begin);
     if (run_->shares[position] == 0) {
       PRD_RETURN_IF_ERROR(Noted(gpu_->Zero(to, run.end - run.begin, stream_)));
       asks.push_back({run, to, weight});
@@ -217,7 +237,7 @@ Status DevicePlane::Collective() {
   for (const Ask& ask : asks) {
     if (!status.ok()) break;
     const std::size_t count = (ask.run.end - ask.run.begin) / DTypeSize(ask.run.dtype);
-    status = gpu_->AllReduce(run_->use.comm, ask.from, staging_.data() + ask.run.begin, count,
+    status = gpu_->AllReduce(run_->use.comm, ask.from, ResultAt(ask.run.begin), count,
                              ask.run.dtype, ask.weight, stream_);
   }
   const Status end = gpu_->GroupEnd(run_->use.comm);
@@ -227,8 +247,9 @@ Status DevicePlane::Collective() {
 // For an all-reduce; an exchange adds it with the rest.
 Status DevicePlane::AddInitial() {
   if (run_->shares.back() == 0) return Status::Ok();
-  for (const Layout::Piece& run : run_->part.layout->Runs()) {
-    std::byte* to = staging_.data() + run.begin;
+  for (Layout::Piece run : run_->part.layout->Runs()) {
+    if (!Cut(run_->window.begin, run_->window.end, &run)) continue;
+    std::byte* to = ResultAt(run.begin);
     const Weight share = RoundWeights(run_->shares, run.dtype).back();
     if (share.single == 0) continue;
     PRD_RETURN_IF_ERROR(Launch(run.begin, run.end - run.begin, to,
@@ -239,8 +260,9 @@ Status DevicePlane::AddInitial() {
 
 // ---- exchange ----
 
+// A part of the window, from its first byte on.
 DevicePlane::Shard DevicePlane::ShardOf(std::size_t position) const {
-  const std::size_t bytes = run_->part.layout->bytes();
+  const std::size_t bytes = run_->window.size();
   const std::size_t members = run_->group.members.size();
   const std::size_t even = (bytes + members - 1) / members;
   const std::size_t each = (even + kShardAlign - 1) / kShardAlign * kShardAlign;
@@ -269,7 +291,7 @@ Status DevicePlane::Scatter() {
   const std::size_t position = run_->part.position;
   const Shard mine = ShardOf(position);
   if (run_->shares[position] != 0) {
-    const Result<const std::byte*> own = Own(0, run_->part.layout->bytes());
+    const Result<const std::byte*> own = Own(run_->window.begin, run_->window.end);
     if (!own.ok()) return own.status();
     run_->own = *own;
   }
@@ -292,6 +314,7 @@ Status DevicePlane::Sum() {
   const std::vector<Weight> weights = RoundWeights(run_->shares);
   const Shard mine = ShardOf(run_->part.position);
   if (mine.size() == 0) return Status::Ok();
+  const std::size_t begin = run_->window.begin + mine.begin;
   std::vector<Gpu::Input> inputs;
   for (std::size_t i = 0; i + 1 < weights.size(); ++i) {
     if (run_->shares[i] == 0) continue;
@@ -299,37 +322,37 @@ Status DevicePlane::Sum() {
     inputs.push_back({from, weights[i]});
   }
   if (run_->shares.back() != 0) {
-    inputs.push_back({run_->part.initial + mine.begin, weights.back()});
+    inputs.push_back({run_->part.initial + begin, weights.back()});
   }
   // More than one launch takes go on from the sum so far.
   std::byte* sum = Slot(run_->group.members.size());
   std::size_t taken = std::min(inputs.size(), Gpu::kMaxInputs);
   PRD_RETURN_IF_ERROR(
-      LaunchOn(stream_, mine.begin, mine.size(), sum, std::span(inputs).first(taken), nullptr));
+      LaunchOn(stream_, begin, mine.size(), sum, std::span(inputs).first(taken), nullptr));
   while (taken < inputs.size()) {
     const std::size_t more = std::min(inputs.size() - taken, Gpu::kMaxInputs - 1);
     inputs[taken - 1] = {sum, {1, 1}};
-    PRD_RETURN_IF_ERROR(LaunchOn(stream_, mine.begin, mine.size(), sum,
+    PRD_RETURN_IF_ERROR(LaunchOn(stream_, begin, mine.size(), sum,
                                  std::span(inputs).subspan(taken - 1, more + 1), nullptr));
     taken += more;
   }
   // The own part that stood here has been sent.
-  return Noted(gpu_->Copy(staging_.data() + mine.begin, sum, mine.size(), stream_));
+  return Noted(gpu_->Copy(ResultAt(begin), sum, mine.size(), stream_));
 }
 
 // The sums to all.
 Status DevicePlane::Spread() {
   const Shard mine = ShardOf(run_->part.position);
+  std::byte* const result = ResultAt(run_->window.begin);
   run_->phase = Phase::kAsked;
   return Exchanged([&](std::size_t i, int rank) {
     const Shard shard = ShardOf(i);
     Status status;
     if (mine.size() != 0) {
-      status = gpu_->Send(run_->use.comm, staging_.data() + mine.begin, mine.size(), rank, stream_);
+      status = gpu_->Send(run_->use.comm, result + mine.begin, mine.size(), rank, stream_);
     }
     if (status.ok() && shard.size() != 0) {
-      status =
-          gpu_->Receive(run_->use.comm, staging_.data() + shard.begin, shard.size(), rank, stream_);
+      status = gpu_->Receive(run_->use.comm, result + shard.begin, shard.size(), rank, stream_);
     }
     return status;
   });
@@ -344,29 +367,45 @@ Status DevicePlane::Next() {
     return Spread();
   }
   if (run_->choice.way == Way::kCollective) PRD_RETURN_IF_ERROR(AddInitial());
-  PRD_RETURN_IF_ERROR(Noted(gpu_->Record(reduced_, stream_)));
-  if (run_->part.commit) {
-    PRD_RETURN_IF_ERROR(Commit());
-  } else if (wake_ >= 0) {
-    PRD_RETURN_IF_ERROR(Noted(gpu_->Notify(stream_, wake_)));
+  const bool lands = run_->part.into != Into::kRow;
+  if (lands) PRD_RETURN_IF_ERROR(Land());
+  if (!Last()) {
+    const std::size_t begin = run_->window.end;
+    run_->window = {begin, std::min(begin + options_.window_bytes, run_->part.layout->bytes())};
+    return BeginWindow();
+  }
+  if (!lands) {
+    PRD_RETURN_IF_ERROR(Noted(gpu_->Record(reduced_, stream_)));
+    if (wake_ >= 0) PRD_RETURN_IF_ERROR(Noted(gpu_->Notify(stream_, wake_)));
   }
   run_->phase = Phase::kEnqueued;
   return Status::Ok();
 }
 
-// From the row to the tensors, unless it is called off before.
-Status DevicePlane::Commit() {
-  Result<Words> words = TakeWords();
-  if (!words.ok()) return words.status();
-  run_->words = *words;
+// The window's result to where it goes, unless it is called off before.
+Status DevicePlane::Land() {
+  if (!run_->words) {
+    const Result<Words> words = TakeWords();
+    if (!words.ok()) return words.status();
+    run_->words = *words;
+  }
+  const Words& words = *run_->words;
+  const Part& part = run_->part;
+  const Shard window = run_->window;
   const Gpu::Stream stream = memory_->stream();
+  PRD_RETURN_IF_ERROR(Noted(gpu_->Record(reduced_, stream_)));
   PRD_RETURN_IF_ERROR(Noted(gpu_->Wait(stream, reduced_)));
-  PRD_RETURN_IF_ERROR(Noted(gpu_->Decide(words->flag, word_, words->said, stream)));
-  const Gpu::Input row{staging_.data(), {1, 1}};
   PRD_RETURN_IF_ERROR(
-      LaunchOn(stream, 0, run_->part.layout->bytes(), nullptr, std::span(&row, 1), word_));
-  PRD_RETURN_IF_ERROR(Noted(gpu_->Record(words->used, stream)));
-  return wake_ < 0 ? Status::Ok() : Noted(gpu_->Notify(stream, wake_));
+      Noted(gpu_->Decide(words.flag, word_, Last() ? words.said : words.unheard, stream)));
+  std::byte* const to = part.into == Into::kTensors ? nullptr : part.row + window.begin;
+  std::vector<Gpu::Input> from;
+  if (part.into == Into::kChange) from.push_back({to, {-1, -1}});
+  from.push_back({ResultAt(window.begin), {1, 1}});
+  PRD_RETURN_IF_ERROR(LaunchOn(stream, window.begin, window.size(), to, from, word_));
+  PRD_RETURN_IF_ERROR(Noted(gpu_->Record(words.used, stream)));
+  if (Last()) return wake_ < 0 ? Status::Ok() : Noted(gpu_->Notify(stream, wake_));
+  PRD_RETURN_IF_ERROR(Noted(gpu_->Record(inputs_, stream)));
+  return Noted(gpu_->Wait(stream_, inputs_));
 }
 
 // The oldest, if the device is through with them, or others.
@@ -383,13 +422,14 @@ Result<DevicePlane::Words> DevicePlane::TakeWords() {
     }
     const Result<Gpu::Event> event = gpu_->CreateEvent();
     if (!event.ok()) return Noted(event.status());
-    const Result<std::byte*> pinned = gpu_->MallocHost(2 * sizeof(std::uint32_t));
+    const Result<std::byte*> pinned = gpu_->MallocHost(3 * sizeof(std::uint32_t));
     if (!pinned.ok()) {
       gpu_->DestroyEvent(*event);
       return Noted(pinned.status());
     }
     words.flag = reinterpret_cast<std::uint32_t*>(*pinned);
     words.said = words.flag + 1;
+    words.unheard = words.flag + 2;
     words.used = *event;
   }
   Store(words.flag, 0);
@@ -405,6 +445,7 @@ Status DevicePlane::Settle() {
       std::this_thread::sleep_for(kSettleStep);
     } else {
       PRD_RETURN_IF_ERROR(Next());
+      i = 0;
     }
   }
   return Status::Ok();
@@ -436,8 +477,8 @@ std::optional<Status> DevicePlane::Outcome(Instant now) {
     // It is not known for a device that says nothing any more; its memory is lost with it. A device
     // that failed since may have told nobody.
     if (decides) (void)Noted(gpu_->Done(run_->words->used).status());
-    const bool over = !decides || Load(run_->words->said) != 0 || !memory_->failure().ok() ||
-                      now - *run_->failed_at >= options_.timeout;
+    const bool over = !decides || run_->phase != Phase::kEnqueued || Load(run_->words->said) != 0 ||
+                      !memory_->failure().ok() || now - *run_->failed_at >= options_.timeout;
     if (over) return run_->failure;
   } else if (!decides && run_->phase == Phase::kEnqueued) {
     const Result<bool> done = gpu_->Done(reduced_);

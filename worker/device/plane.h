@@ -1,25 +1,29 @@
 // Reductions on the device: of groups that are not staged through the mesh.
 //
-// A reduction reads this worker's own part, and puts the result into a row of the device, out of
-// place. kCollective is one ncclAllReduce per dtype, with the weights in it. kExchange, of P
-// members: each member sends shard j of its own part to member j. Member j adds the shards with
-// their weights (Gpu::Launch) and sends the sum to all. These are two grouped calls, and 2 (P-1)/P
-// rows each way. A member of weight 0 brings zeros, whatever its memory holds.
+// A reduction goes by windows of the row, one after another, the same ones on all members. It reads
+// this worker's own part of a window, and puts the result into a row of the device, out of place.
+// kCollective is one ncclAllReduce per dtype, with the weights in it. kExchange, of P members: each
+// member sends shard j of its own part to member j. Member j adds the shards with their weights
+// (Gpu::Launch) and sends the sum to all. These are two grouped calls, and 2 (P-1)/P windows each
+// way. A member of weight 0 brings zeros, whatever its memory holds.
 //
 // One reduction at a time: two reductions of this worker never wait for each other. All NCCL
 // collectives of a worker are asked for here, on one thread.
 //
+// The result's row is as long as the whole (Into::kRow), and stays; or it is as long as a window,
+// and the device moves each window's result on from there, in the stream's order and without the
+// processor (Gpu::Decide). The caller's stream can wait for the result before it is there.
+//
 // The owner, or a failure here, may call a reduction off at any time. The communicator is then
-// aborted, and the result is not committed. With `commit`, the device moves the result from the row
-// to the tensors in the stream's order, without the processor (Gpu::Decide). The caller's stream
-// can wait for the result before it is there. A reduction with `commit` that is called off has
-// written all of the result or none, and Ended says which.
+// aborted. What a window of the tensors holds then is all of its result, or what was there before;
+// Ended says whether all windows hold their results.
 //
 // Order. NCCL, and the work that prepares its operands, has a stream of the plane's own. This
 // stream waits for the memory's stream as it was at Start; so work there that reads the row of an
 // earlier reduction ends before the row is written again. The memory's stream waits for this one
-// before the commit. Work of an abandoned reduction runs on the stream before the next reduction's,
-// on the same rows; its flag words are its own until then.
+// before it moves a window's result, and this one for that before the next window. Work of an
+// abandoned reduction runs on the stream before the next reduction's, on the same rows; its flag
+// words are its own until then.
 //
 // One thread: the session's background thread.
 #ifndef PRD_WORKER_DEVICE_PLANE_H_
@@ -46,8 +50,12 @@ namespace prd {
 
 class DevicePlane {
  public:
+  // A reduction of so much takes NCCL much longer than it takes to begin one.
+  static constexpr std::size_t kWindowBytes = 64 << 20;
   struct Options {
     DurationNs timeout = 10 * kSecond;  // of a reduction that has begun
+    // The same on all members; a multiple of 64.
+    std::size_t window_bytes = kWindowBytes;
     Communicators::Options communicators;
   };
   // How long to wait, in the kernel, until NCCL has handed its work to the device. After that,
@@ -59,12 +67,19 @@ class DevicePlane {
   // it has all that the others sent.
   static constexpr DurationNs kGrace = 250 * kMillisecond;
 
+  // Where the result goes. After a failure, Part::row holds anything.
+  enum class Into : std::uint8_t {
+    kRow,      // a row of the plane's: result()
+    kTensors,  // the tensors
+    kOwn,      // Part::row = result
+    kChange,   // Part::row = result - Part::row
+  };
   // What a group reduces here.
   struct Part {
-    const Layout* layout = nullptr;      // of the tensors; outlives the reduction
-    const std::byte* row = nullptr;      // this worker's own part; null: the tensors themselves
-    std::size_t position = 0;            // in the group
-    bool commit = false;                 // the result goes to the tensors
+    const Layout* layout = nullptr;  // of the tensors; outlives the reduction
+    std::byte* row = nullptr;        // this worker's own part; null: the tensors themselves
+    std::size_t position = 0;        // in the group
+    Into into = Into::kRow;
     const std::byte* initial = nullptr;  // a row: what Group::initial_weight is the share of
   };
 
@@ -79,18 +94,19 @@ class DevicePlane {
   // none runs; the choice is not kStaged.
   void Start(Instant now, const Group& group, const Communicators::Choice& choice,
              const Part& part);
-  // All work is handed to the device: the commit happens, or not, in the memory's stream.
+  // All work is handed to the device: the result gets where it goes, or not, in the memory's
+  // stream.
   bool Enqueued() const;
   // To be called in every turn until it returns a Status. nullopt: the reduction runs. Ok: the
-  // result is in result(), and with `commit` in the tensors, in the order of the memory's stream.
-  // Not ok: nothing was changed; the communicator is broken, and its members know. kAborted: a
+  // result is where it goes, in the order of the memory's stream. Not ok: some windows may be; the
+  // communicator is broken, and its members know. kAborted: a
   // member is gone or gave up; kDeadlineExceeded; kCancelled: Cancel; or the device's own failure.
   std::optional<Status> Ended(Instant now);
-  // REQUIRES: Ended gave ok. A row, which stays as it is until the next Start; the initial model's
-  // part is in it.
+  // REQUIRES: Ended gave ok, of Into::kRow. A row, which stays as it is until the next Start; the
+  // initial model's part is in it.
   const std::byte* result() const { return staging_.data(); }
-  // Gives the reduction up. Once it is Enqueued with `commit`, it runs until the device has said
-  // whether the result was written; Ended reports that. Does nothing if no reduction runs.
+  // Gives the reduction up. Once it is Enqueued, and not for kRow, it runs until the device has
+  // said whether the result was written; Ended reports that. Does nothing if no reduction runs.
   void Cancel(Instant now, const std::string& why);
   // Starts the time limit anew: members are known to be on their way.
   void Extend(Instant now);
@@ -106,32 +122,34 @@ class DevicePlane {
     kScattered,  // the same of an exchange's first half
     kEnqueued,   // all is handed to the device
   };
+  struct Shard {
+    std::size_t begin = 0;
+    std::size_t end = 0;
+    std::size_t size() const { return end - begin; }
+  };
   // Pinned words, for as long as the device may read or write them.
   struct Words {
     std::uint32_t* flag = nullptr;
-    std::uint32_t* said = nullptr;
-    Gpu::Event used = nullptr;  // recorded after them
+    std::uint32_t* said = nullptr;     // of the last window
+    std::uint32_t* unheard = nullptr;  // of the others
+    Gpu::Event used = nullptr;         // recorded after them
   };
   struct Run {
     Group group;
     Communicators::Choice choice;
     Communicators::Use use;
     Part part;
+    Shard window;  // of the row
     Phase phase = Phase::kAsked;
     bool held = false;
     std::vector<double> shares;      // by position, then the initial model's
-    const std::byte* own = nullptr;  // of an exchange, if it contributes: its part, a row
-    std::optional<Words> words;      // with commit, once enqueued
+    const std::byte* own = nullptr;  // of an exchange, if it contributes: its part of the window
+    std::optional<Words> words;      // but for kRow, once the first window's result is to be moved
     Instant begun;
     Instant looked;  // last
     std::optional<Instant> broken_at;
     std::optional<Instant> failed_at;
     Status failure;
-  };
-  struct Shard {
-    std::size_t begin = 0;
-    std::size_t end = 0;
-    std::size_t size() const { return end - begin; }
   };
 
   DevicePlane(DeviceMemory* memory, int wake, Options options);
@@ -146,6 +164,9 @@ class DevicePlane {
                 std::initializer_list<Gpu::Input> from);
   Status LaunchOn(Gpu::Stream stream, std::size_t offset, std::size_t length, std::byte* to,
                   std::span<const Gpu::Input> from, const std::uint32_t* skip);
+  bool Last() const { return run_->window.end == run_->part.layout->bytes(); }
+  std::byte* ResultAt(std::size_t at);
+  Status BeginWindow();
   Status Collective();
   Status AddInitial();
   Shard ShardOf(std::size_t position) const;
@@ -156,7 +177,7 @@ class DevicePlane {
   Status Sum();
   Status Spread();
   Status Next();
-  Status Commit();
+  Status Land();
   Result<Words> TakeWords();
   Status Settle();
   std::optional<Status> Outcome(Instant now);

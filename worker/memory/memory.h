@@ -112,6 +112,12 @@ class Memory {
     *row = Row();
     if (bytes != 0) *row = Allocate(use, bytes);
   }
+  // The row of this memory is used for that from now on.
+  void Use(Row* row, MemoryUse use) {
+    if (row->empty()) return;
+    row->Count({});  // not twice
+    row->Count({meter_, use, device(), row->size()});
+  }
   // Where the rows are counted; rows of other memories, too, if these are given the same one.
   const std::shared_ptr<MemoryMeter>& meter() const { return meter_; }
   void UseMeter(std::shared_ptr<MemoryMeter> meter) { meter_ = std::move(meter); }

@@ -7,7 +7,7 @@
 namespace prd {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x39647270;  // "prd9": the 9 is the version
+constexpr std::uint32_t kMagic = 0x61647270;  // "prda": the a is the version, after 9
 
 struct Writer {
   std::byte* at;

@@ -24,7 +24,7 @@ GroupReduction::GroupReduction(Context context, Instant now, const Group& group,
     asked_ = true;
     choice_ = context_.communicators->Begin(now, group_);
   }
-  if (choice_ && choice_->way == Way::kStaged) Staged();
+  if (taken_ && choice_ && choice_->way == Way::kStaged) Staged();
   Connect();
 }
 
@@ -58,7 +58,7 @@ Status GroupReduction::Choose(Reduced what) {
   }
   if (what.payload == Payload::kGradients) shape_ = &store->gradients;
   if (group_.kind == GroupKind::kInitial) shape_ = store->BeginsWith();
-  if (inbox && store->inbox.size() != shape_->bytes()) {
+  if (inbox && !RowsOf(context_.plan).inbox) {
     return Status(Code::kFailedPrecondition, "the job's plan keeps no inbox");
   }
   if (what_ == kDifference && store->base.size() != shape_->bytes()) {
@@ -68,7 +68,6 @@ Status GroupReduction::Choose(Reduced what) {
     return Status(Code::kFailedPrecondition, "there are no gradients to contribute");
   }
   taken_ = what_ != kVirtual && !store->away;
-  if (what_ == kVirtual) store->memory->Size(&store->outbox, MemoryUse::kOutbox, shape_->bytes());
   if (what_ == kDifference && contributes()) store->TakeDifference();
   own_row_ = what_ == kVirtual || (contributes() && (what_ == kDifference || what_ == kOutbox));
   return Status::Ok();
@@ -91,8 +90,10 @@ bool GroupReduction::Take() {
   return true;
 }
 
-Memory::Place GroupReduction::Part() const {
-  return own_row_ ? Memory::In(context_.store->outbox.data()) : Memory::Tensors();
+// The result comes to where the own part was.
+bool GroupReduction::ReplacesOutbox() const {
+  const bool kept = what_ == Reduces::kOutbox;  // gradients that a round may be without
+  return own_row_ && !kept && (started_ || !device());
 }
 
 // ---- the way ----
@@ -106,14 +107,13 @@ bool GroupReduction::Advance(Instant now) {
     taken_ = Take();
     if (taken_) silence_.Progress(now);
   }
-  if (!choice_) {
-    choice_ = context_.communicators->Told(group_);
-    if (choice_ && choice_->way == Way::kStaged) {
-      Staged();
-      Connect();
-    }
+  if (!choice_) choice_ = context_.communicators->Told(group_);
+  if (!taken_ || !choice_) return false;
+  if (!OnPlane() && !reduction_) {
+    Staged();
+    Connect();
   }
-  if (!taken_ || !choice_ || !runs()) return false;
+  if (!runs()) return false;
   if (OnPlane()) {
     // A reduction that was called off may not be over on the device.
     if (context_.plane->running() && !context_.plane->Ended(now)) return false;
@@ -150,8 +150,13 @@ void GroupReduction::Staged() {
                              .ring_only = group_.ring_only};
   for (const GroupMember& each : group_.members) options.weights.push_back(each.weight);
   if (!device() && group_.initial_weight != 0) options.initial = store->initial.data();
-  if (!ResultStays()) staging_ = context_.buffers->Get(shape_->bytes());
-  if (staging_ != nullptr) options.staging = staging_->data();
+  if (ReplacesOutbox()) {
+    options.staging = store->outbox.data();
+    options.change = what_ == Reduces::kVirtual;
+  } else if (!ResultStays()) {
+    staging_ = context_.buffers->Get(shape_->bytes());
+    options.staging = staging_->data();
+  }
   const Layout* row = &row_;  // a null's sizes alone count
   if (device() && contributes()) {
     own_ = context_.buffers->Get(shape_->bytes());
@@ -168,8 +173,9 @@ void GroupReduction::Staged() {
 void GroupReduction::Copy() {
   if (own_ == nullptr || copied_) return;
   copied_ = true;
-  own_->Expect(
-      context_.store->memory->Combine(*shape_, Memory::InHost(own_->data(), own_), {{Part()}}));
+  const ReplicaStore& store = *context_.store;
+  const Memory::Place part = own_row_ ? Memory::In(store.outbox.data()) : Memory::Tensors();
+  own_->Expect(store.memory->Combine(*shape_, Memory::InHost(own_->data(), own_), {{part}}));
 }
 
 // Straight into the parameters, by the device itself.
@@ -184,15 +190,23 @@ bool GroupReduction::HandedOver() {
   return handed_over_;
 }
 
+DevicePlane::Into GroupReduction::Into() const {
+  if (Commits()) return DevicePlane::Into::kTensors;
+  if (!ReplacesOutbox()) return DevicePlane::Into::kRow;
+  return what_ == Reduces::kVirtual ? DevicePlane::Into::kChange : DevicePlane::Into::kOwn;
+}
+
 void GroupReduction::StartPlane(Instant now) {
+  ReplicaStore* store = context_.store;
   started_ = true;
   silence_.Progress(now);
   context_.plane->Start(now, group_, *choice_,
                         {.layout = shape_,
-                         .row = Part().data,
+                         .row = own_row_ ? store->outbox.data() : nullptr,
                          .position = position_,
-                         .commit = Commits(),
-                         .initial = context_.store->initial.data()});
+                         .into = Into(),
+                         .initial = store->initial.data()});
+  if (Commits()) store->shadow_newer = true;  // perhaps, also if it fails
 }
 
 // Also of a group that has failed already: its members are to be told. Of a group whose way is not
@@ -422,6 +436,7 @@ std::optional<Status> GroupReduction::End(Instant now) {
 }
 
 Memory::Place GroupReduction::ResultRow() const {
+  if (ReplacesOutbox()) return Memory::In(context_.store->outbox.data());
   return started_ ? Memory::In(context_.plane->result())
                   : Memory::InHost(staging_->data(), staging_);
 }
@@ -462,7 +477,8 @@ Status GroupReduction::Commit() {
       break;
     case Reduces::kVirtual:
       if (!store->owes) return Status(Code::kAborted, "the replica was replaced meanwhile");
-      store->AddDifference(place, gain_, initial);
+      if (!ReplacesOutbox()) store->TakeChange(place, initial);
+      store->LandChange(gain_);
       break;
   }
   if (group_.digest && in_parameters) digest_ = store->memory->DigestOf(store->trained);

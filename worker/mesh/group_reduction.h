@@ -8,9 +8,12 @@
 // plane, or able to take frames), ended.
 //
 // On the plane, the device itself commits a result that goes straight into the parameters, in its
-// stream's order (DevicePlane::Part::commit). Once that is enqueued, the caller need not wait. If
-// the reduction fails after that, the parameters are unchanged, and the next attempt waits until
-// the caller is back (ReplicaStore::away).
+// stream's order and window by window (DevicePlane::Into). Once that is enqueued, the caller need
+// not wait. If the reduction fails after that, some windows of the parameters may have been
+// averaged, and the next attempt waits until the caller is back (ReplicaStore::away).
+//
+// What is contributed as a row of its own is replaced by what comes of it, without another row:
+// by the result, or by what it changes.
 //
 // Part of Mesh: used by the background thread alone.
 #ifndef PRD_WORKER_MESH_GROUP_REDUCTION_H_
@@ -118,10 +121,11 @@ class GroupReduction {
   Status CheckInitial() const;
   bool Take();
   bool Commits() const;
-  Memory::Place Part() const;
+  bool ReplacesOutbox() const;
+  DevicePlane::Into Into() const;
   bool ResultStays() const;
   // ResultStays was so. REQUIRES: it ended ok.
-  bool stays() const { return !started_ && staging_ == nullptr; }
+  bool stays() const { return !started_ && staging_ == nullptr && !ReplacesOutbox(); }
   void Staged();
   void Copy();
   void StartPlane(Instant now);

@@ -355,31 +355,46 @@ void Reduction::Commit() const { row_->Write(0, row_->bytes(), result()); }
 
 void Reduction::ReduceAlone() {
   if (options_.staging == nullptr) return;
-  row_->ForEach(0, row_->bytes(),
-                [&](DType dtype, const std::byte* data, std::size_t run, std::size_t at) {
-                  Scale(dtype, options_.staging + at, data, run, weights_[options_.position]);
-                });
-  AddInitial(0, row_->bytes());
+  const std::size_t bytes = row_->bytes();
+  const Weight weight = weights_[options_.position];
+  for (std::size_t offset = 0; offset < bytes; offset += options_.chunk_bytes) {
+    SharedBytes chunk(std::min(options_.chunk_bytes, bytes - offset));
+    row_->ForEach(offset, chunk.size(),
+                  [&](DType dtype, const std::byte* data, std::size_t run, std::size_t at) {
+                    Scale(dtype, chunk.data() + at, data, run, weight);
+                  });
+    Keep(offset, chunk);
+  }
 }
 
 void Reduction::SumDirect() {
   if (contributes()) contributions_[options_.position] = std::move(own_);
-  std::byte* sum = options_.staging;
+  SharedBytes sum(row_->bytes());
   for (std::size_t place = 0; place < contributors_; ++place) {
     const std::size_t position = ring_[place];
     const std::byte* part = contributions_[position].data();
-    row_->ForEach(
-        0, row_->bytes(), [&](DType dtype, const std::byte*, std::size_t run, std::size_t at) {
-          (place == 0 ? Scale : AddScaled)(dtype, sum + at, part + at, run, weights_[position]);
-        });
+    row_->ForEach(0, row_->bytes(),
+                  [&](DType dtype, const std::byte*, std::size_t run, std::size_t at) {
+                    (place == 0 ? Scale : AddScaled)(dtype, sum.data() + at, part + at, run,
+                                                     weights_[position]);
+                  });
   }
-  AddInitial(0, row_->bytes());
+  Keep(0, sum);
 }
 
 // What is final comes to rest; what is passed on stays as it came.
 void Reduction::Keep(std::size_t offset, const SharedBytes& chunk) {
   if (options_.staging == nullptr) return;
-  std::memcpy(options_.staging + offset, chunk.data(), chunk.size());
+  std::byte* const to = options_.staging + offset;
+  if (options_.change) {
+    row_->ForEach(offset, chunk.size(),
+                  [&](DType dtype, const std::byte* data, std::size_t run, std::size_t at) {
+                    Scale(dtype, to + at, data, run, {-1, -1});
+                    AddScaled(dtype, to + at, chunk.data() + at, run, {1, 1});
+                  });
+  } else {
+    std::memcpy(to, chunk.data(), chunk.size());
+  }
   AddInitial(offset, chunk.size());
 }
 

@@ -33,7 +33,8 @@
 // copy; it moves nowhere. With no contributor (Q = 0) nothing is sent or received, and the result
 // is the initial model's part alone: zeros, if its share is 0.
 //
-// The tensors are only read before Commit, and not any more once Complete.
+// The tensors are only read before Commit, and not any more once Complete; but where the result
+// takes the place of the own part (Options::staging).
 #ifndef PRD_WORKER_MESH_REDUCTION_H_
 #define PRD_WORKER_MESH_REDUCTION_H_
 
@@ -59,10 +60,14 @@ class Reduction {
     // adds it itself (initial_share).
     const std::byte* initial = nullptr;
     double initial_weight = 0;
-    // The result: as many bytes as the row, and the caller's. Half-made before Complete. Null: it
-    // is not wanted, for it is this member's own part. That is so where its weight is 1, all others
-    // are 0, there is no initial model, and the group is of one member or its rows are not small.
+    // The result: as many bytes as the row, and the caller's. Half-made before Complete. It may be
+    // the row itself, if that is in one piece: no part of a result comes before this member's own
+    // part of it has been read. Null: it is not wanted, for it is this member's own part. That is
+    // so where its weight is 1, all others are 0, there is no initial model, and the group is of
+    // one member or its rows are not small.
     std::byte* staging = nullptr;
+    // Staging is the row itself, and becomes the result less the row.
+    bool change = false;
     std::size_t chunk_bytes = 0;   // a multiple of 8; equal on all members
     std::size_t direct_bytes = 0;  // rows up to this are small; equal on all members
     bool ring_only = false;        // Group::ring_only

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "worker/device/plane.h"
 
 namespace prd {
 namespace {
@@ -15,6 +16,25 @@ Weight Share(double share) { return {share, static_cast<float>(share)}; }
 
 }  // namespace
 
+std::size_t ReplicaStore::TrainingRow(const Plan& plan) const {
+  if (!TrainsInGroups(plan)) return 0;
+  if (NeedsGradients(plan)) return gradients.bytes();
+  return RowsOf(plan).outbox ? 0 : parameters.bytes();
+}
+
+std::size_t ReplicaStore::TrainingBytes(const Plan& plan) const {
+  const Rows rows = RowsOf(plan);
+  const std::size_t row = NeedsGradients(plan) ? gradients.bytes() : parameters.bytes();
+  const int others = int{rows.initial} + int{rows.outbox} +
+                     int{rows.inbox && !AveragesInBackground(plan)} + int{rows.base};
+  std::size_t results = TrainingRow(plan);
+  // There are more that a device moves on window by window.
+  const bool windows =
+      TrainsInGroups(plan) && !NeedsGradients(plan) && (rows.outbox || !DrawnAhead(plan));
+  if (memory->device() && windows) results = std::min(row, DevicePlane::kWindowBytes);
+  return results + static_cast<std::size_t>(others) * row + averaged.bytes();
+}
+
 void ReplicaStore::Prepare(const Plan& plan) {
   const Rows rows = RowsOf(plan);
   const std::size_t bytes = NeedsGradients(plan) ? gradients.bytes() : parameters.bytes();
@@ -23,7 +43,7 @@ void ReplicaStore::Prepare(const Plan& plan) {
   mixes_first = HasNeighbours(plan) && !AppliesFirst(plan);
   Empty();
   memory->Size(&outbox, MemoryUse::kOutbox, rows.outbox ? bytes : 0);
-  memory->Size(&inbox, MemoryUse::kInbox, rows.inbox ? bytes : 0);
+  memory->Size(&inbox, MemoryUse::kInbox, rows.inbox && !background ? bytes : 0);
   memory->Size(&base, MemoryUse::kBase, 0);
 }
 
@@ -171,28 +191,34 @@ std::shared_ptr<Transfer> ReplicaStore::ReadShared(const Memory::Place& row) con
   return memory->Combine(parameters, row, {{Memory::Tensors()}});
 }
 
+void ReplicaStore::SwapBoxes() {
+  std::swap(outbox, inbox);
+  memory->Use(&outbox, MemoryUse::kOutbox);
+  memory->Use(&inbox, MemoryUse::kInbox);
+}
+
 void ReplicaStore::TakeVirtual() {
+  if (outbox.empty() && inbox_rounds == 0) SwapBoxes();
   memory->Size(&outbox, MemoryUse::kOutbox, parameters.bytes());
   ReadVirtual(Memory::In(outbox.data()));
   owes = true;
 }
 
-// In two steps: the difference is small, and would lose its last places beside the average.
-void ReplicaStore::AddDifference(const Memory::Place& average, Iteration gain,
-                                 Weight initial_share) {
+void ReplicaStore::TakeChange(const Memory::Place& average, Weight initial_share) {
   PRD_CHECK(owes && outbox.size() == parameters.bytes());
-  const Memory::Place difference = Memory::In(outbox.data());
-  memory->Combine(parameters, difference,
-                  {{difference},
-                   {average, kMinus},
-                   {Memory::In(initial.data()), {-initial_share.exact, -initial_share.single}}});
+  const Memory::Place own = Memory::In(outbox.data());
+  memory->Combine(parameters, own,
+                  {{own, kMinus}, {average}, {Memory::In(initial.data()), initial_share}});
+}
+
+void ReplicaStore::LandChange(Iteration gain) {
+  PRD_CHECK(owes && outbox.size() == parameters.bytes());
   owes = false;
-  memory->Size(&inbox, MemoryUse::kInbox, outbox.size());
-  const Memory::Place sum = Memory::In(inbox.data());
   if (inbox_rounds++ == 0) {
-    memory->Combine(parameters, sum, {{difference, kMinus}});
+    SwapBoxes();
   } else {
-    memory->Combine(parameters, sum, {{sum}, {difference, kMinus}});
+    const Memory::Place sum = Memory::In(inbox.data());
+    memory->Combine(parameters, sum, {{sum}, {Memory::In(outbox.data())}});
   }
   inbox_gain += gain;
 }

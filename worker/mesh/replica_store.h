@@ -46,16 +46,18 @@ struct ReplicaStore {
   //
   // What this worker contributes to a reduction that is not the parameters or gradients themselves.
   // The background thread's alone. TrainsInRounds: the sum of its gradients in no round yet, while
-  // `owes`. Payload::kChange: parameters - base, while a round runs. AveragesInBackground: the
-  // virtual replica of the reduction's start, while `owes`, which ends when the replica is
-  // replaced.
+  // `owes`. Payload::kChange: parameters - base, while a round runs, and in place of it the mean.
+  // AveragesInBackground: the virtual replica of the reduction's start, and in place of it average
+  // - outbox; while `owes`, which ends when the replica is replaced. It becomes the inbox, or is
+  // added to it.
   Row outbox;
   bool owes = false;
   // TrainsInRounds: the results of `inbox_rounds` rounds that `apply` has not seen, as a sum (or
   // the newest alone, GroupPlan::newest_only). With it, the replica is that of round
   // inbox_iteration. AveragesInBackground: the sum of (average - outbox) of `inbox_rounds` groups
   // that the parameters have not been given. With it, they are the virtual replica, inbox_gain
-  // iterations ahead.
+  // iterations ahead. Both rows are made when they are needed: the second one where a reduction
+  // begins before the parameters have been given what came of the one before.
   Row inbox;
   std::int64_t inbox_rounds = 0;
   Iteration inbox_iteration = 0;
@@ -115,18 +117,12 @@ struct ReplicaStore {
   // What a group reduces that begins a run: parameters, and what is kept with them.
   const Layout* BeginsWith() const { return kept.bytes() == 0 ? &parameters : &whole; }
 
-  // Bytes of the row that training's groups reduce; 0: it has none.
-  std::size_t TrainingRow(const Plan& plan) const {
-    if (!TrainsInGroups(plan)) return 0;
-    return NeedsGradients(plan) ? gradients.bytes() : parameters.bytes();
-  }
-  // Bytes of all rows of a worker that trains; of hop and ssp without what they exchange.
-  std::size_t TrainingBytes(const Plan& plan) const {
-    const Rows rows = RowsOf(plan);
-    const std::size_t row = NeedsGradients(plan) ? gradients.bytes() : parameters.bytes();
-    const int others = int{rows.initial} + int{rows.outbox} + int{rows.inbox} + int{rows.base};
-    return TrainingRow(plan) + static_cast<std::size_t>(others) * row + averaged.bytes();
-  }
+  // Bytes of the row that the results of training's groups come to in host memory. 0: there are no
+  // such groups, or their results take the place of what was contributed.
+  std::size_t TrainingRow(const Plan& plan) const;
+  // Bytes of all rows of a worker that trains; of hop and ssp without what they exchange. Where the
+  // averages of AveragesInBackground overlap, they need another one.
+  std::size_t TrainingBytes(const Plan& plan) const;
   // Bytes of the longest row that a group reduces.
   std::size_t LongestRow() const {
     return std::max({BeginsWith()->bytes(), parameters.bytes(), gradients.bytes()});
@@ -182,10 +178,13 @@ struct ReplicaStore {
   // AveragesInBackground: `row`, or the outbox, = parameters + inbox.
   std::shared_ptr<Transfer> ReadVirtual(const Memory::Place& row) const;
   void TakeVirtual();
-  // inbox += average - outbox. The average is a row and the initial model's share, and is worth
-  // `gain` iterations. Groups that add their differences one after another give what they would
-  // give in place. REQUIRES: owes.
-  void AddDifference(const Memory::Place& average, Iteration gain, Weight initial_share = {0, 0});
+  // outbox = average - outbox. The average is a row and the initial model's share.
+  void TakeChange(const Memory::Place& average, Weight initial_share);
+  // inbox += outbox, which has average - outbox and is worth `gain` iterations. Groups that add
+  // their changes one after another give what they would give in place. REQUIRES: owes.
+  void LandChange(Iteration gain);
+
+  void SwapBoxes();
 
   // The memory of the tensors is the caller's, but for the shadow.
   Layout parameters;  // averaged state included

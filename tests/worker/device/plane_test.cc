@@ -12,6 +12,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <set>
 
 #include "common/base/prng.h"
 #include "tests/standin/standin_gpu.h"
@@ -81,6 +82,7 @@ struct Worker {
     }
     return bytes;
   }
+  std::vector<std::byte> RowBytes() const { return gpu->Read(row.data(), layout.bytes()); }
   void SetTensors(const std::vector<std::byte>& bytes) {
     for (const Layout::Piece& piece : layout.pieces()) {
       gpu->Write(piece.data, bytes.data() + piece.begin, piece.end - piece.begin);
@@ -99,13 +101,16 @@ struct Worker {
   std::optional<Status> status;  // of the newest reduction
 };
 
+using Into = DevicePlane::Into;
+
 struct Reduction {
   std::vector<Rank> ranks;
   std::vector<double> weights;  // by position; empty: equal
   double initial_weight = 0;
-  bool commit = true;
-  bool from_row = false;
+  Into into = Into::kTensors;
+  bool from_row = false;  // always where it goes there
   std::optional<Way> expect;
+  bool FromRow() const { return from_row || into == Into::kOwn || into == Into::kChange; }
 };
 
 class PlaneTest : public ::testing::Test {
@@ -205,7 +210,7 @@ class PlaneTest : public ::testing::Test {
     for (const GroupMember& member : group.members) {
       Worker& worker = At(member.rank);
       const std::vector<std::byte> own = Numbers(member.weight == 0 ? NAN : 1.0);
-      if (reduction.from_row) {
+      if (reduction.FromRow()) {
         worker.gpu->Write(worker.row.data(), own.data(), own.size());
       } else {
         worker.SetTensors(own);
@@ -264,9 +269,9 @@ class PlaneTest : public ::testing::Test {
                const Reduction& reduction) {
     Worker& worker = At(rank);
     DevicePlane::Part part{.layout = &worker.layout,
-                           .row = reduction.from_row ? worker.row.data() : nullptr,
+                           .row = reduction.FromRow() ? worker.row.data() : nullptr,
                            .position = 0,
-                           .commit = reduction.commit,
+                           .into = reduction.into,
                            .initial = nullptr};
     if (reduction.initial_weight != 0) part.initial = worker.initial.data();
     while (group.members[part.position].rank != rank) ++part.position;
@@ -296,9 +301,10 @@ class PlaneTest : public ::testing::Test {
     ASSERT_NE(choice.way, Way::kStaged);
     std::vector<Rank> order = reduction.ranks;
     for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random_.Below(i)]);
-    std::map<Rank, std::vector<std::byte>> before;
+    std::map<Rank, std::vector<std::byte>> before, own;
     for (const Rank rank : order) {
       before[rank] = At(rank).Tensors();
+      own[rank] = At(rank).RowBytes();
       StartAt(rank, group, choice, reduction);
       Turns(static_cast<int>(random_.Below(20)));
     }
@@ -309,17 +315,60 @@ class PlaneTest : public ::testing::Test {
       Worker& worker = At(rank);
       ASSERT_TRUE(worker.status->ok()) << worker.status->ToString();
       worker.gpu->device().Advance();
-      const auto result = worker.gpu->Read(worker.plane->result(), worker.layout.bytes());
-      EXPECT_EQ(result, At(order[0]).gpu->Read(At(order[0]).plane->result(), result.size()));
-      EXPECT_EQ(worker.Tensors(), reduction.commit ? result : before[rank]);
-      ExpectRight(result);
+      if (reduction.into != Into::kTensors) {
+        EXPECT_EQ(worker.Tensors(), before[rank]);
+      }
+      if (reduction.into == Into::kRow || reduction.into == Into::kTensors) {
+        EXPECT_EQ(worker.RowBytes(), own[rank]);
+      }
+      if (reduction.into == Into::kChange) {
+        ExpectChange(worker.RowBytes(), own[rank]);
+      } else {
+        EXPECT_EQ(ResultOf(worker, reduction.into), ResultOf(At(order[0]), reduction.into));
+        ExpectRight(ResultOf(worker, reduction.into));
+      }
     }
+  }
+  std::vector<std::byte> ResultOf(Worker& worker, Into into) {
+    if (into == Into::kTensors) return worker.Tensors();
+    if (into == Into::kOwn) return worker.RowBytes();
+    return worker.gpu->Read(worker.plane->result(), worker.layout.bytes());
+  }
+  void ExpectChange(const std::vector<std::byte>& change, const std::vector<std::byte>& own) {
+    std::map<std::size_t, double> values;
+    ForElements(own, [&](std::size_t at, double value) { values[at] = value; });
+    ForElements(change, [&](std::size_t at, double value) {
+      // A null's own part is NaN, and so is what changes it.
+      if (std::isnan(values[at])) {
+        EXPECT_TRUE(std::isnan(value));
+        return;
+      }
+      const double slack = 8 * Epsilon(DTypeAt(at)) * (largest_[at] + std::fabs(values[at]));
+      EXPECT_NEAR(value, expected_[at] - values[at], slack + 1e-30) << at;
+    });
+  }
+  // The number of windows that are not as they were, of which each byte is of the result.
+  int ExpectWindows(const std::vector<std::byte>& found, const std::vector<std::byte>& before) {
+    int changed = 0;
+    for (std::size_t at = 0; at < found.size(); at += options_.window_bytes) {
+      const std::size_t size = std::min(options_.window_bytes, found.size() - at);
+      if (std::memcmp(found.data() + at, before.data() + at, size) == 0) {
+        ForElements(found, [&](std::size_t byte, double) {
+          if (byte >= at && byte < at + size) skipped_.insert(byte);
+        });
+      } else {
+        ++changed;
+      }
+    }
+    ExpectRight(found);
+    skipped_.clear();
+    return changed;
   }
   void ExpectRight(const std::vector<std::byte>& result) {
     int wrong = 0;
     ForElements(result, [&](std::size_t at, double value) {
       const double slack = 6 * Epsilon(DTypeAt(at)) * largest_[at] + 1e-30;
-      if (!(std::fabs(value - expected_[at]) <= slack) && ++wrong < 4) {
+      if (!skipped_.contains(at) && !(std::fabs(value - expected_[at]) <= slack) && ++wrong < 4) {
         ADD_FAILURE() << "at " << at << ": " << value << ", expected " << expected_[at];
       }
     });
@@ -335,18 +384,20 @@ class PlaneTest : public ::testing::Test {
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<double> expected_;
   std::vector<double> largest_;
+  std::set<std::size_t> skipped_;  // elements that are as they were
 };
 
 class PlaneWalkTest : public PlaneTest, public ::testing::WithParamInterface<std::uint64_t> {};
 
 TEST_P(PlaneWalkTest, EveryWayGivesWhatTheWeightsSay) {
   for (const bool exchange : {false, true}) {
+    options_.window_bytes = GetParam() % 2 == 0 ? 64 + 64 * GetParam() : 1 << 20;
     Make(6, kMixed, GetParam(), exchange ? 1000 : 1);
     SetPeers({0, 1, 2, 3, 4, 5}, GroupKind::kInitial);
     if (!exchange) SetPeers({1, 4, 3, 0});
-    for (const bool commit : {true, false}) {
+    for (const Into into : {Into::kRow, Into::kTensors, Into::kOwn, Into::kChange}) {
       for (const bool from_row : {true, false}) {
-        Reduction each{.ranks = {4, 1, 3, 0}, .commit = commit, .from_row = from_row};
+        Reduction each{.ranks = {4, 1, 3, 0}, .into = into, .from_row = from_row};
         each.expect = exchange ? Way::kExchange : Way::kCollective;
         Reduce(each);
         for (const std::vector<double>& weights :
@@ -375,21 +426,25 @@ TEST_P(PlaneWalkTest, GroupsThatShareSomeMembersFollowEachOther) {
     std::vector<Rank> all = {0, 1, 2, 3, 4, 5};
     for (std::size_t k = all.size(); k > 1; --k) std::swap(all[k - 1], all[random_.Below(k)]);
     each.ranks.assign(all.begin(), all.begin() + 2 + static_cast<std::ptrdiff_t>(random_.Below(3)));
-    each.commit = random_.Below(2) == 0;
+    each.into = random_.Below(2) == 0 ? Into::kTensors : Into::kRow;
     Reduce(each);
     Turns(static_cast<int>(random_.Below(300)));
   }
 }
 
 // A member gives it up after every possible number of turns: whoever says ok has all of the result,
-// whoever does not has all of what was there. Others' communicators are as good as before.
-TEST_P(PlaneWalkTest, CalledOffAtAnyTimeItIsAllOrNothing) {
+// and of others each window has all of it, or of what was there. Communicators of others are as
+// good as before.
+TEST_P(PlaneWalkTest, CalledOffAtAnyTimeEachWindowIsAllOrNothing) {
+  options_.window_bytes = GetParam() % 2 == 0 ? 64 : 1 << 20;
   Make(5, {{DType::kF32, 40}, {DType::kF64, 7}}, GetParam());
   int ok = 0;
   int failed = 0;
+  int parts = 0;
   for (int turns = 0; turns < 60 && !HasFailure(); ++turns) {
     const bool exchange = random_.Below(2) == 0;
-    const Reduction each{.ranks = {0, 2, 4}, .commit = random_.Below(4) != 0};
+    const Into into = random_.Below(4) == 0 ? Into::kRow : Into::kTensors;
+    const Reduction each{.ranks = {0, 2, 4}, .into = into};
     if (exchange) SetPeers({0, 1, 2, 3, 4}, GroupKind::kInitial);
     if (!exchange) SetPeers({0, 2, 4});
     if (turns == 0) SetPeers({1, 3});
@@ -418,10 +473,12 @@ TEST_P(PlaneWalkTest, CalledOffAtAnyTimeItIsAllOrNothing) {
       Worker& worker = At(rank);
       worker.gpu->device().Advance();
       ++(worker.status->ok() ? ok : failed);
-      if (!worker.status->ok() || !each.commit) {
+      if (into == Into::kRow) {
         EXPECT_EQ(worker.Tensors(), before[rank]) << worker.status->ToString();
-      } else {
+      } else if (worker.status->ok()) {
         ExpectRight(worker.Tensors());
+      } else {
+        parts += ExpectWindows(worker.Tensors(), before[rank]);
       }
     }
     Turns(1000);
@@ -429,17 +486,20 @@ TEST_P(PlaneWalkTest, CalledOffAtAnyTimeItIsAllOrNothing) {
   }
   EXPECT_GT(ok, 0);
   EXPECT_GT(failed, 0);
+  EXPECT_EQ(parts > 0, GetParam() % 2 == 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, PlaneWalkTest, ::testing::Range<std::uint64_t>(0, 8));
 
 TEST_F(PlaneTest, EachDTypeAloneAndInOnePiece) {
+  options_.window_bytes = 192;
   for (const DType dtype : {DType::kF32, DType::kF64, DType::kF16, DType::kBF16}) {
     for (const std::size_t count : {1u, 3u, 64u, 1001u}) {
       Make(4, {{dtype, count}});
       SetPeers({0, 1, 2, 3}, GroupKind::kInitial);
       Reduce({.ranks = {0, 1, 2, 3}, .weights = {0.4, 0.3, 0.2, 0.1}, .expect = Way::kCollective});
       Reduce({.ranks = {2, 1, 3}, .expect = Way::kExchange});
+      Reduce({.ranks = {2, 1, 3}, .into = Into::kChange, .expect = Way::kExchange});
     }
   }
 }
@@ -539,6 +599,7 @@ TEST_F(PlaneTest, ACommunicatorsErrorEndsIt) {
 TEST_F(PlaneTest, ADeviceThatFailsEndsItWithItsError) {
   for (std::uint64_t k = 1; k < 40; ++k) {
     for (const bool operation : {false, true}) {
+      options_.window_bytes = k % 2 == 0 ? 128 : 1 << 20;
       Make(2, kMixed, k);
       SetPeers({0, 1}, GroupKind::kInitial);
       const Reduction each{.ranks = {0, 1}};
@@ -560,10 +621,11 @@ TEST_F(PlaneTest, ADeviceThatFailsEndsItWithItsError) {
 }
 
 TEST_F(PlaneTest, TheEventfdTellsOfTheEnd) {
+  options_.window_bytes = 64;
   Make(2, kMixed);
   SetPeers({0, 1}, GroupKind::kInitial);
-  for (const bool commit : {true, false}) {
-    const Reduction each{.ranks = {0, 1}, .commit = commit};
+  for (const Into into : {Into::kTensors, Into::kRow}) {
+    const Reduction each{.ranks = {0, 1}, .into = into};
     Fill(each);
     const Group group = GroupOf(each);
     const Communicators::Choice choice = Agree(group);
@@ -573,11 +635,15 @@ TEST_F(PlaneTest, TheEventfdTellsOfTheEnd) {
     }
     while (!At(0).plane->Enqueued() || !At(1).plane->Enqueued()) {
       for (const Rank rank : {0, 1}) (void)At(rank).plane->Ended(now_);
+      EXPECT_LT(read(At(0).wake, &count, sizeof count), 0) << "told of a window";
+    }
+    for (std::size_t i = 0; i <= At(0).layout.bytes() / options_.window_bytes; ++i) {
+      At(0).gpu->device().Advance();
+      At(1).gpu->device().Advance();
     }
     At(0).gpu->device().Advance();
-    At(1).gpu->device().Advance();
-    At(0).gpu->device().Advance();
     EXPECT_EQ(read(At(0).wake, &count, sizeof count), static_cast<ssize_t>(sizeof count));
+    EXPECT_EQ(count, 1u) << "not of each window";
     for (const Rank rank : {0, 1}) At(rank).status = At(rank).plane->Ended(now_);
     EndAll(group);
     EXPECT_TRUE(At(0).status && At(0).status->ok());
