@@ -48,6 +48,15 @@ BUGS = {
         "fetch.cc",
         "  if (!lock.owns_lock()) return;\n  std::array",
         "  if (!lock.owns_lock() && !Planted(\"copied-while-apply-writes\")) return;\n  std::array"),
+    "copied-while-a-result-lands": (
+        "fetch.cc",
+        "  if (waiting_.empty() || store_->landing) return;\n",
+        "  if (waiting_.empty()) return;\n"
+        "  if (store_->landing && !Planted(\"copied-while-a-result-lands\")) return;\n"),
+    "partial-sum-lands": (
+        "reduction.cc",
+        "  if (!Sums(stage + 1)) Keep(offset, payload);",
+        "  if (!Sums(stage + 1) || Planted(\"partial-sum-lands\")) Keep(offset, payload);"),
     "early-frame-forgotten": (
         "mesh.cc",
         "  early_bytes_ += payload.size() + sizeof(Early);\n  ++counters_.early;\n",
@@ -110,8 +119,8 @@ BUGS = {
         "group_reduction.cc",
         "    context_.peers->DropQueued(group_.id);\n    GiveUpPlane(now, status.message());\n",
         "    context_.peers->DropQueued(group_.id);\n"
-        "    if (Planted(\"sum-of-a-failed-round\") && reduction_ && what_ == Reduces::kParameters &&\n"
-        "        staging_ != nullptr) {\n"
+        "    if (Planted(\"sum-of-a-failed-round\") && reduction_ && staging_ != nullptr &&\n"
+        "        (what_ == Reduces::kParameters || what_ == Reduces::kGradients)) {\n"
         "      context_.store->memory->Combine(*shape_, 0, shape_->bytes() / 16 * 8,\n"
         "                                      std::vector<Memory::Place>{Memory::Tensors()},\n"
         "                                      std::vector<Memory::Input>{{ResultRow()}}, {1, 1});\n"

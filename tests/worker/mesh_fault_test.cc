@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "common/base/prng.h"
@@ -174,7 +175,10 @@ TEST(MeshFaultTest, KilledProcessFailsTheGroupAtOnce) {
   ASSERT_TRUE(RunUntil({node.mesh.get()}, [&] { return node.mesh->reduced.has_value(); }));
   EXPECT_EQ(node.mesh->reduced->status.code(), Code::kUnavailable)
       << node.mesh->reduced->status.ToString();
-  EXPECT_EQ(node.values, std::vector<float>(kCount, 1.f));
+  // Some may be averaged with the other's, which are 5.
+  EXPECT_TRUE(std::all_of(node.values.begin(), node.values.end(),
+                          [](float value) { return value == 1 || value == 3; }));
+  EXPECT_NE(node.values, std::vector<float>(kCount, 3.f));
   waitpid(pid, nullptr, 0);
 }
 

@@ -59,6 +59,7 @@ int RunMeshSweep(const CommandOptions& options) {
       for (const auto& [name, value] : std::initializer_list<std::pair<const char*, std::uint64_t>>{
                {"groups", run.groups},
                {"groups_ok", run.succeeded},
+               {"landed_in_part", run.landed_in_part},
                {"copies", run.copies},
                {"copies_ok", run.copied},
                {"pulls", run.pulls},

@@ -133,7 +133,9 @@ void MeshRun::Begin(GroupId id, std::size_t index) {
         worker->mesh->GiveUpReduce("the run calls it off");
       } else {
         worker->mesh->CancelReduce();
-        FormedOf(id).members[index].over = true;
+        Taking& taking = FormedOf(id).members[index];
+        taking.over = true;
+        CheckUntouched(worker, FormedOf(id), taking, "it was called off");
         worker->reducing = false;
         worker->reserved.reset();
       }
@@ -203,11 +205,7 @@ void MeshRun::OnReduced(Worker* worker, GroupId id, const Status& status,
   CheckOutbox(worker, formed, member);
   for (const Rank rank : unreachable) CheckAccused(worker, static_cast<std::size_t>(rank), id);
   if (!status.ok()) {
-    if (LandingOf(*worker, formed.group.kind) != member.before &&
-        !(AveragesInBackground(setting_.plan) && formed.group.kind != GroupKind::kInitial)) {
-      throw Violation("untouched", Name(worker->number) + " is changed by group " +
-                                       std::to_string(id) + ", which failed: " + status.ToString());
-    }
+    CheckUntouched(worker, formed, member, status.ToString());
     FetchResult(worker, &formed, member.weight != 0);
     return;
   }
@@ -219,6 +217,39 @@ void MeshRun::OnReduced(Worker* worker, GroupId id, const Status& status,
   }
   SetVersion(worker);
   if (TrainsInRounds(setting_.plan) && prng_.Below(3) != 0) TakeInbox(worker);
+}
+
+// A group that failed has changed nothing. Where averages land in place, it may have replaced some
+// elements, by what all of the group have there that have it.
+void MeshRun::CheckUntouched(Worker* worker, const Formed& formed, const Taking& member,
+                             const std::string& why) {
+  const bool initial = formed.group.kind == GroupKind::kInitial;
+  if (AveragesInBackground(setting_.plan) && !initial) return;
+  const Bytes after = LandingOf(*worker, formed.group.kind);
+  if (after == member.before) return;
+  const bool lands =
+      !initial && !DrawnAhead(setting_.plan) && ReducedInTraining(setting_.plan) == Reduced();
+  const bool whole = std::all_of(formed.members.begin(), formed.members.end(),
+                                 [](const Taking& each) { return each.weight == 0 || each.gave; });
+  if (!lands || !whole) {
+    throw Violation("untouched", Name(worker->number) + " is changed by group " +
+                                     std::to_string(formed.group.id) + ", which failed: " + why);
+  }
+  std::vector<double> sum;
+  std::vector<double> size;
+  Sum(formed, &sum, &size);
+  const Layout& layout = ShapeOf(*worker, formed.group.kind);
+  const std::vector<double> before = Values(layout, member.before);
+  const std::vector<double> values = Values(layout, after);
+  sum.resize(values.size());
+  size.resize(values.size());
+  for (std::size_t j = 0; j < values.size(); ++j) {
+    if (values[j] == before[j]) sum[j] = values[j];
+  }
+  CheckNear("untouched", worker, layout, after, sum, size,
+            static_cast<double>(formed.members.size()) + 3, setting_.exact);
+  ++result_.landed_in_part;
+  SetVersion(worker);
 }
 
 void MeshRun::CheckHonest(Worker* worker, const Status& status) {

@@ -41,6 +41,7 @@ struct MeshRunResult {
   std::string what;
   std::string setting;                      // what the seed has drawn
   std::uint64_t groups = 0, succeeded = 0;  // at members
+  std::uint64_t landed_in_part = 0;         // of groups that failed
   std::uint64_t copies = 0, copied = 0;
   std::uint64_t pulls = 0, pulled = 0;
   std::uint64_t probes = 0;

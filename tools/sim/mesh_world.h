@@ -242,6 +242,8 @@ class MeshRun {
   void SetInbox(Worker* worker);
   void TakeInbox(Worker* worker);
   // What a round that fails has not taken is owed still.
+  void CheckUntouched(Worker* worker, const Formed& formed, const Taking& member,
+                      const std::string& why);
   void CheckOutbox(Worker* worker, const Formed& formed, const Taking& member) const;
   // What failed here, others may have.
   void FetchResult(Worker* worker, Formed* formed, bool contributed);

@@ -239,7 +239,7 @@ std::shared_ptr<const ReplicaServer::Snapshot> ReplicaServer::TakeResult(
 }
 
 void ReplicaServer::ServeWaiting(Instant now) {
-  if (waiting_.empty()) return;
+  if (waiting_.empty() || store_->landing) return;
   const std::unique_lock lock(store_->mutex, std::try_to_lock);
   if (!lock.owns_lock()) return;
   std::array<std::shared_ptr<const Snapshot>, 2> snapshots;  // whole, and parameters alone

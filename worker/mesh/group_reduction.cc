@@ -123,6 +123,8 @@ bool GroupReduction::Advance(Instant now) {
   Copy();
   if (own_ != nullptr && own_->ready() < own_->size()) return false;
   silence_.Progress(now);
+  context_.store->landing = InPlace();
+  if (InPlace()) context_.store->shadow_newer = true;  // perhaps, also if it fails
   return hears_ = true;
 }
 
@@ -150,11 +152,12 @@ void GroupReduction::Staged() {
                              .ring_only = group_.ring_only};
   for (const GroupMember& each : group_.members) options.weights.push_back(each.weight);
   if (!device() && group_.initial_weight != 0) options.initial = store->initial.data();
-  if (ReplacesOutbox()) {
-    options.staging = store->outbox.data();
-    options.change = what_ == Reduces::kVirtual;
+  if (ReplacesOutbox() || InPlace()) {
+    const bool change = what_ == Reduces::kVirtual;
+    options.into = change ? Reduction::Into::kChange : Reduction::Into::kRow;
   } else if (!ResultStays()) {
     staging_ = context_.buffers->Get(shape_->bytes());
+    options.into = Reduction::Into::kStaging;
     options.staging = staging_->data();
   }
   const Layout* row = &row_;  // a null's sizes alone count
@@ -178,7 +181,7 @@ void GroupReduction::Copy() {
   own_->Expect(store.memory->Combine(*shape_, Memory::InHost(own_->data(), own_), {{part}}));
 }
 
-// Straight into the parameters, by the device itself.
+// Straight into the parameters: on the plane by the device itself, on a host as chunks are final.
 bool GroupReduction::Commits() const {
   return what_ == Reduces::kParameters && group_.kind == GroupKind::kTrain && !MayBeLate();
 }
@@ -206,6 +209,7 @@ void GroupReduction::StartPlane(Instant now) {
                          .position = position_,
                          .into = Into(),
                          .initial = store->initial.data()});
+  store->landing = Commits();
   if (Commits()) store->shadow_newer = true;  // perhaps, also if it fails
 }
 
@@ -437,8 +441,8 @@ std::optional<Status> GroupReduction::End(Instant now) {
 
 Memory::Place GroupReduction::ResultRow() const {
   if (ReplacesOutbox()) return Memory::In(context_.store->outbox.data());
-  return started_ ? Memory::In(context_.plane->result())
-                  : Memory::InHost(staging_->data(), staging_);
+  if (started_) return Memory::In(context_.plane->result());
+  return staging_ ? Memory::InHost(staging_->data(), staging_) : Memory::Tensors();
 }
 
 RoundResult GroupReduction::result() const {
@@ -454,7 +458,7 @@ std::uint64_t GroupReduction::sent_bytes() const {
 // REQUIRES: the store's mutex is held.
 Status GroupReduction::Commit() {
   ReplicaStore* store = context_.store;
-  const Memory::Place place = stays() ? Memory::Tensors() : ResultRow();
+  const Memory::Place place = ResultRow();
   // On a host the initial model's part is in the result; so it is on the plane.
   const Weight initial = device() && reduction_ ? reduction_->initial_share() : Weight{0, 0};
   bool in_parameters = false;
@@ -492,7 +496,7 @@ void GroupReduction::CommitParameters(const Memory::Place& result, Weight initia
     store->caller_newer = false;
   } else if (shape_ == &store->whole) {
     store->SetWhole(result);
-  } else if (!(started_ && Commits())) {
+  } else if (!Commits() || (device() && !started_)) {
     store->SetParameters(result, initial);
   }
   store->shadow_newer = true;

@@ -13,7 +13,10 @@
 // averaged, and the next attempt waits until the caller is back (ReplicaStore::away).
 //
 // What is contributed as a row of its own is replaced by what comes of it, without another row:
-// by the result, or by what it changes.
+// by the result, or by what it changes. So are parameters of a replica on a host that are averaged
+// while their caller waits, chunk by chunk. A reduction that fails after that leaves some chunks
+// averaged; the next group averages them again. Nobody copies the replica meanwhile
+// (ReplicaStore::landing).
 //
 // Part of Mesh: used by the background thread alone.
 #ifndef PRD_WORKER_MESH_GROUP_REDUCTION_H_
@@ -59,6 +62,7 @@ class GroupReduction {
   };
 
   GroupReduction(Context context, Instant now, const Group& group, Reduced what, Iteration gain);
+  ~GroupReduction() { context_.store->landing = false; }
   // Reports nothing.
   void Cancel(Instant now);
 
@@ -121,11 +125,12 @@ class GroupReduction {
   Status CheckInitial() const;
   bool Take();
   bool Commits() const;
+  bool InPlace() const { return Commits() && !device() && !ResultStays(); }
   bool ReplacesOutbox() const;
   DevicePlane::Into Into() const;
   bool ResultStays() const;
-  // ResultStays was so. REQUIRES: it ended ok.
-  bool stays() const { return !started_ && staging_ == nullptr && !ReplacesOutbox(); }
+  // The result is there without a commit. REQUIRES: it ended ok.
+  bool stays() const { return reduction_ && ResultStays(); }
   void Staged();
   void Copy();
   void StartPlane(Instant now);
@@ -161,7 +166,7 @@ class GroupReduction {
   Layout row_;                       // what is contributed, in host memory
   std::shared_ptr<Buffer> own_;      // where it is, of a device's
   bool copied_ = false;              // or on its way there
-  std::shared_ptr<Buffer> staging_;  // null: the result is the own part, where that is
+  std::shared_ptr<Buffer> staging_;  // null: the result comes to where the own part is
   std::optional<Reduction> reduction_;
   bool hears_ = false;
   std::uint64_t sent_ = 0;

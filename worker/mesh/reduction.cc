@@ -346,15 +346,8 @@ Status Reduction::OnRing(std::size_t from, const FrameHeader& header, SharedByte
   return Status::Ok();
 }
 
-const std::byte* Reduction::result() const {
-  PRD_CHECK(Complete());
-  return options_.staging;
-}
-
-void Reduction::Commit() const { row_->Write(0, row_->bytes(), result()); }
-
 void Reduction::ReduceAlone() {
-  if (options_.staging == nullptr) return;
+  if (options_.into == Into::kNowhere) return;
   const std::size_t bytes = row_->bytes();
   const Weight weight = weights_[options_.position];
   for (std::size_t offset = 0; offset < bytes; offset += options_.chunk_bytes) {
@@ -384,26 +377,19 @@ void Reduction::SumDirect() {
 
 // What is final comes to rest; what is passed on stays as it came.
 void Reduction::Keep(std::size_t offset, const SharedBytes& chunk) {
-  if (options_.staging == nullptr) return;
-  std::byte* const to = options_.staging + offset;
-  if (options_.change) {
-    row_->ForEach(offset, chunk.size(),
-                  [&](DType dtype, const std::byte* data, std::size_t run, std::size_t at) {
-                    Scale(dtype, to + at, data, run, {-1, -1});
-                    AddScaled(dtype, to + at, chunk.data() + at, run, {1, 1});
-                  });
-  } else {
-    std::memcpy(to, chunk.data(), chunk.size());
-  }
-  AddInitial(offset, chunk.size());
-}
-
-void Reduction::AddInitial(std::size_t offset, std::size_t length) {
-  if (options_.initial_weight == 0 || options_.initial == nullptr) return;
-  row_->ForEach(offset, length,
-                [&](DType dtype, const std::byte*, std::size_t run, std::size_t at) {
-                  AddScaled(dtype, options_.staging + offset + at, options_.initial + offset + at,
-                            run, weights_.back());
+  if (options_.into == Into::kNowhere) return;
+  row_->ForEach(offset, chunk.size(),
+                [&](DType dtype, std::byte* own, std::size_t run, std::size_t at) {
+                  const bool staged = options_.into == Into::kStaging;
+                  std::byte* const to = staged ? options_.staging + offset + at : own;
+                  if (options_.into == Into::kChange) {
+                    Scale(dtype, to, to, run, {-1, -1});
+                    AddScaled(dtype, to, chunk.data() + at, run, {1, 1});
+                  } else {
+                    std::memcpy(to, chunk.data() + at, run);
+                  }
+                  if (options_.initial_weight == 0 || options_.initial == nullptr) return;
+                  AddScaled(dtype, to, options_.initial + offset + at, run, weights_.back());
                 });
 }
 

@@ -33,8 +33,8 @@
 // copy; it moves nowhere. With no contributor (Q = 0) nothing is sent or received, and the result
 // is the initial model's part alone: zeros, if its share is 0.
 //
-// The tensors are only read before Commit, and not any more once Complete; but where the result
-// takes the place of the own part (Options::staging).
+// The tensors are only read, and not any more once Complete; but where the result comes in place of
+// them (Into), of which a reduction that fails has written some chunks.
 #ifndef PRD_WORKER_MESH_REDUCTION_H_
 #define PRD_WORKER_MESH_REDUCTION_H_
 
@@ -53,6 +53,7 @@ namespace prd {
 
 class Reduction {
  public:
+  enum class Into : std::uint8_t { kNowhere, kStaging, kRow, kChange };
   struct Options {
     std::vector<double> weights;  // by position
     std::size_t position = 0;     // this member's
@@ -60,14 +61,13 @@ class Reduction {
     // adds it itself (initial_share).
     const std::byte* initial = nullptr;
     double initial_weight = 0;
-    // The result: as many bytes as the row, and the caller's. Half-made before Complete. It may be
-    // the row itself, if that is in one piece: no part of a result comes before this member's own
-    // part of it has been read. Null: it is not wanted, for it is this member's own part. That is
-    // so where its weight is 1, all others are 0, there is no initial model, and the group is of
-    // one member or its rows are not small.
+    // Where the result comes, chunk by chunk as they are final: to `staging`, the caller's, of as
+    // many bytes as the row; or in place of the row's own bytes, as it is or less what stood there.
+    // No part of a result comes before this member's own part of it has been read. kNowhere: it is
+    // not wanted, for it is this member's own part. That is so where its weight is 1, all others
+    // are 0, there is no initial model, and the group is of one member or its rows are not small.
+    Into into = Into::kNowhere;
     std::byte* staging = nullptr;
-    // Staging is the row itself, and becomes the result less the row.
-    bool change = false;
     std::size_t chunk_bytes = 0;   // a multiple of 8; equal on all members
     std::size_t direct_bytes = 0;  // rows up to this are small; equal on all members
     bool ring_only = false;        // Group::ring_only
@@ -112,17 +112,11 @@ class Reduction {
   Status OnFrame(std::size_t from, const FrameHeader& header, SharedBytes payload,
                  std::vector<Outgoing>* out);
 
-  // Everything has been received, and all own frames handed out: the result is in staging.
+  // Everything has been received, and all own frames handed out: the result is where it comes.
   bool Complete() const;
 
   // The initial model's share, as rounded together with the weights.
   Weight initial_share() const { return weights_.back(); }
-
-  // The result as a row of bytes, in staging. REQUIRES: Complete().
-  const std::byte* result() const;
-
-  // Writes the result to the tensors of `row`. No other call changes them. REQUIRES: Complete().
-  void Commit() const;
 
  private:
   struct Shard {
@@ -159,7 +153,6 @@ class Reduction {
   void ReduceAlone();
   void SumDirect();
   void Keep(std::size_t offset, const SharedBytes& chunk);
-  void AddInitial(std::size_t offset, std::size_t length);
 
   const Layout* row_;
   Options options_;

@@ -19,7 +19,7 @@ Weight Share(double share) { return {share, static_cast<float>(share)}; }
 std::size_t ReplicaStore::TrainingRow(const Plan& plan) const {
   if (!TrainsInGroups(plan)) return 0;
   if (NeedsGradients(plan)) return gradients.bytes();
-  return RowsOf(plan).outbox ? 0 : parameters.bytes();
+  return RowsOf(plan).outbox || !DrawnAhead(plan) ? 0 : parameters.bytes();
 }
 
 std::size_t ReplicaStore::TrainingBytes(const Plan& plan) const {
@@ -28,10 +28,9 @@ std::size_t ReplicaStore::TrainingBytes(const Plan& plan) const {
   const int others = int{rows.initial} + int{rows.outbox} +
                      int{rows.inbox && !AveragesInBackground(plan)} + int{rows.base};
   std::size_t results = TrainingRow(plan);
-  // There are more that a device moves on window by window.
-  const bool windows =
-      TrainsInGroups(plan) && !NeedsGradients(plan) && (rows.outbox || !DrawnAhead(plan));
-  if (memory->device() && windows) results = std::min(row, DevicePlane::kWindowBytes);
+  // On a device, what replaces something goes by windows.
+  const bool replaces = TrainsInGroups(plan) && results == 0;
+  if (memory->device() && replaces) results = std::min(row, DevicePlane::kWindowBytes);
   return results + static_cast<std::size_t>(others) * row + averaged.bytes();
 }
 

@@ -66,6 +66,9 @@ struct ReplicaStore {
   // The call returned before its reduction had ended; a device's stream waits for that instead.
   // Until the caller is back, no other group reads or writes the parameters.
   std::atomic<bool> away = false;
+  // A reduction writes its result over the parameters, part by part: nobody may copy them. The
+  // background thread's alone.
+  bool landing = false;
   // Payload::kChange: the parameters as after the round `iteration` (w_t of ESync, Algorithm 1).
   // HasStore: the parameters as they were read last, without this worker's own update. A peer
   // that copies the replica gets the base.
