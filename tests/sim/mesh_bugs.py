@@ -173,6 +173,13 @@ BUGS = {
         "replica_store.cc",
         "  if (inbox_rounds++ == 0) {",
         "  if (inbox_rounds++ == 0 || Planted(\"inbox-replaced\")) {"),
+    "result-comes-to-a-full-inbox": (
+        "replica_store.cc",
+        "  if (inbox_rounds == 0 && arriving.empty()) std::swap(arriving, inbox);\n",
+        "  if ((inbox_rounds == 0 || Planted(\"result-comes-to-a-full-inbox\")) &&\n"
+        "      arriving.empty()) {\n"
+        "    std::swap(arriving, inbox);\n"
+        "  }\n"),
     "pass-used-again": (
         "door.cc",
         "  if (pass->number <= sender.newest) return",

@@ -276,10 +276,16 @@ TEST(MeshRoundTest, OlderResultThatComesAfterANewerRound) {
     job.Start(0, first);
     ASSERT_TRUE(job.Finish({0})[0].ok());
     Offer(&job[2], 8);
-    job.ReduceOk(GroupKind::kRound, 2, {1, 2}, {0, 1});
+    const Group second = job.MakeGroup(GroupKind::kRound, 2, {0, 1, 2}, {0, 0, 1});
+    for (const std::size_t w : {1, 2}) job.Start(w, second);
+    for (const Status& status : job.Finish({1, 2})) ASSERT_TRUE(status.ok());
     ASSERT_TRUE(job.Fetch(1, 0, first.id, false).status.ok());
     EXPECT_EQ(job[1].store().inbox_rounds, 2);
     EXPECT_EQ(job[1].store().inbox_iteration, 2);
+    // The newest result is still to be had as it was.
+    EXPECT_EQ(Apply(&job[0]), Constant(&job, 1));
+    ASSERT_TRUE(job.Fetch(0, 1, second.id, false).status.ok());
+    EXPECT_EQ(Apply(&job[0]), Constant(&job, 8));
     EXPECT_EQ(Apply(&job[1]), Constant(&job, TakesNewestOnly(plan) ? 8 : 9));
   }
 }
@@ -413,30 +419,36 @@ TEST(MeshRoundTest, StartsAndEndsEmptyOutboxAndInbox) {
 
 // ---- memory ----
 
-TEST(MeshRoundTest, RowsAreThoseThePlanNeedsAndStayWhereTheyAre) {
+TEST(MeshRoundTest, RowsAreThoseThePlanNeeds) {
   MeshJob job(2, EveryDType(1000), kEager, Patient());
   ReplicaStore& store = job[0].store();
-  const std::size_t bytes = store.gradients.bytes();
-  EXPECT_EQ(store.outbox.size(), bytes);
-  EXPECT_EQ(store.inbox.size(), bytes);
-  EXPECT_EQ(store.base.size(), 0u);
-  const std::byte* outbox = store.outbox.data();
-  const std::byte* inbox = store.inbox.data();
-  for (Iteration round = 1; round <= 5; ++round) {
+  const auto bytes = static_cast<std::int64_t>(store.gradients.bytes());
+  const auto held = [&store] { return store.memory->meter()->all().host; };
+  auto round = [&job, number = Iteration{0}](bool applies) mutable {
     Offer(&job[0], 1);
-    job.ReduceOk(GroupKind::kRound, round, {0, 1}, {1, 0});
-    if (round % 2 == 0) Apply(&job[0]);
-    EXPECT_EQ(store.outbox.data(), outbox);
-    EXPECT_EQ(store.inbox.data(), inbox);
+    job.ReduceOk(GroupKind::kRound, ++number, {0, 1}, {1, 0});
+    if (applies) Apply(&job[0]);
+  };
+  EXPECT_EQ(held(), 2 * bytes);
+  for (int i = 0; i < 5; ++i) {
+    round(true);
+    EXPECT_EQ(held(), 2 * bytes) << "a result comes to where the one before was taken from";
+  }
+  round(false);
+  EXPECT_EQ(held(), 2 * bytes);
+  for (int i = 0; i < 5; ++i) {
+    round(i % 2 == 0);
+    EXPECT_EQ(held(), 3 * bytes) << "one came before the one before was taken";
   }
   for (const Plan& plan : {plans::kGradients, plans::kModels}) {
     job[0].mesh().JoinRun(2, plan);
-    EXPECT_EQ(store.outbox.size() + store.inbox.size() + store.base.size(), 0u);
+    EXPECT_EQ(store.outbox.size() + store.inbox.size() + store.arriving.size(), 0u);
+    EXPECT_EQ(store.base.size(), 0u);
   }
   job[0].mesh().JoinRun(3, plans::kAsked);
   job.ReduceOk(GroupKind::kInitial, 0, {0}, {1});
-  EXPECT_EQ(store.outbox.size(), bytes);
-  EXPECT_EQ(store.base.size(), bytes);
+  EXPECT_EQ(store.outbox.size(), store.gradients.bytes());
+  EXPECT_EQ(store.base.size(), store.gradients.bytes());
   EXPECT_EQ(store.inbox.size(), 0u);
 }
 

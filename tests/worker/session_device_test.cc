@@ -327,7 +327,9 @@ void ExpectMemory(const Plan& plan, bool on_device, const std::vector<MemoryHeld
   const std::int64_t row = bytes(2 * kSize);  // parameters, and averaged state
   const Rows rows = RowsOf(plan);
   // What was contributed is replaced by the result: an outbox, or the parameters themselves.
-  const bool replaced = !NeedsGradients(plan) && (rows.outbox || !DrawnAhead(plan));
+  // Rounds' results come to the inbox.
+  const bool replaced =
+      TrainsInRounds(plan) || (!NeedsGradients(plan) && (rows.outbox || !DrawnAhead(plan)));
   const std::int64_t result = !TrainsInGroups(plan) ? 0 : NeedsGradients(plan) ? bytes(kSize) : row;
   if (on_device) {
     // The group's own part and its result, and what the device has of the group before.

@@ -157,8 +157,10 @@ void MeshRun::Kill(Worker* worker) {
 
 void MeshRun::WatchPrompt(GroupId id, std::size_t killed) {
   const Formed& formed = FormedOf(id);
-  const bool all = std::all_of(formed.members.begin(), formed.members.end(),
-                               [](const Taking& each) { return each.begun; });
+  // A member that gave up in silence keeps the others waiting, whoever dies.
+  const bool all =
+      std::all_of(formed.members.begin(), formed.members.end(),
+                  [](const Taking& each) { return each.begun && (each.ok || !each.over); });
   if (!all || (AveragesInBackground(setting_.plan) && formed.group.kind == GroupKind::kTrain)) {
     return;
   }

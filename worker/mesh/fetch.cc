@@ -221,7 +221,7 @@ std::shared_ptr<const ReplicaServer::Snapshot> ReplicaServer::TakeReplica(bool a
   };
   snapshot->info = {.iteration = store_->iteration + store_->inbox_gain,
                     .bytes = {bytes(parameters), bytes(initial), bytes(inbox), bytes(kept)},
-                    .inbox_rounds = filled ? store_->inbox_rounds : 0,
+                    .inbox_rounds = filled ? store_->inbox_rounds.load() : 0,
                     .inbox_iteration = store_->inbox_iteration};
   return snapshot;
 }

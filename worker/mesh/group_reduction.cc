@@ -155,6 +155,9 @@ void GroupReduction::Staged() {
   if (ReplacesOutbox() || InPlace()) {
     const bool change = what_ == Reduces::kVirtual;
     options.into = change ? Reduction::Into::kChange : Reduction::Into::kRow;
+  } else if (Arrives()) {
+    options.into = Reduction::Into::kStaging;
+    arriving_ = options.staging = store->MakeRoom();
   } else if (!ResultStays()) {
     staging_ = context_.buffers->Get(shape_->bytes());
     options.into = Reduction::Into::kStaging;
@@ -442,6 +445,7 @@ std::optional<Status> GroupReduction::End(Instant now) {
 Memory::Place GroupReduction::ResultRow() const {
   if (ReplacesOutbox()) return Memory::In(context_.store->outbox.data());
   if (started_) return Memory::In(context_.plane->result());
+  if (arriving_ != nullptr) return Memory::In(const_cast<std::byte*>(arriving_));
   return staging_ ? Memory::InHost(staging_->data(), staging_) : Memory::Tensors();
 }
 
@@ -476,7 +480,11 @@ Status GroupReduction::Commit() {
       store->iteration = group_.iteration;
       break;
     case Reduces::kOutbox:
-      store->AddToInbox(place, group_.iteration, TakesNewestOnly(context_.plan));
+      if (arriving_ != nullptr) {
+        arriving_ = store->LandArriving(group_.iteration, TakesNewestOnly(context_.plan));
+      } else {
+        store->AddToInbox(place, group_.iteration, TakesNewestOnly(context_.plan));
+      }
       if (own_row_) store->owes = false;
       break;
     case Reduces::kVirtual:

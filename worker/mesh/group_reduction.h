@@ -127,6 +127,7 @@ class GroupReduction {
   bool Commits() const;
   bool InPlace() const { return Commits() && !device() && !ResultStays(); }
   bool ReplacesOutbox() const;
+  bool Arrives() const { return what_ == Reduces::kOutbox && !device(); }
   DevicePlane::Into Into() const;
   bool ResultStays() const;
   // The result is there without a commit. REQUIRES: it ended ok.
@@ -163,10 +164,11 @@ class GroupReduction {
   bool asked_ = false;  // the communicators know of it
 
   // Staged.
-  Layout row_;                       // what is contributed, in host memory
-  std::shared_ptr<Buffer> own_;      // where it is, of a device's
-  bool copied_ = false;              // or on its way there
-  std::shared_ptr<Buffer> staging_;  // null: the result comes to where the own part is
+  Layout row_;                           // what is contributed, in host memory
+  std::shared_ptr<Buffer> own_;          // where it is, of a device's
+  bool copied_ = false;                  // or on its way there
+  std::shared_ptr<Buffer> staging_;      // null: the result comes to where the own part is
+  const std::byte* arriving_ = nullptr;  // or it comes to a row of the store's, and is there
   std::optional<Reduction> reduction_;
   bool hears_ = false;
   std::uint64_t sent_ = 0;

@@ -664,8 +664,18 @@ void Mesh::WatchFetch(Instant now, Fetching* fetching) {
   }
 }
 
+// The newest result may be in the inbox, which is about to change.
+void Mesh::KeepNewest() {
+  if (newest_.group == kNoGroup || store_->memory->device()) return;
+  const std::shared_ptr<Buffer> copy = buffers_.Get(store_->gradients.bytes());
+  const Memory::Place row = Memory::InHost(copy->data(), copy);
+  store_->memory->Combine(store_->gradients, row, {{newest_.row}});
+  newest_.row = row;
+}
+
 Iteration Mesh::CommitFetch() {
   IncomingReplica& replica = fetching_->replica;
+  KeepNewest();
   if (replica.result() == kNoGroup) return replica.Commit();
   const std::shared_ptr<Buffer> row = replica.TakeResult();
   store_->AddToInbox(Memory::InHost(row->data(), row), replica.round(), TakesNewestOnly(plan_));

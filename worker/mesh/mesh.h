@@ -281,6 +281,7 @@ class Mesh {
   void FinishFetch(Instant now);
   void FinishSample(Instant now);
   void WatchFetch(Instant now, Fetching* fetching);
+  void KeepNewest();
   Iteration CommitFetch();
   void Rest();
 

@@ -18,6 +18,7 @@ Weight Share(double share) { return {share, static_cast<float>(share)}; }
 
 std::size_t ReplicaStore::TrainingRow(const Plan& plan) const {
   if (!TrainsInGroups(plan)) return 0;
+  if (TrainsInRounds(plan) && !memory->device()) return 0;
   if (NeedsGradients(plan)) return gradients.bytes();
   return RowsOf(plan).outbox || !DrawnAhead(plan) ? 0 : parameters.bytes();
 }
@@ -43,6 +44,7 @@ void ReplicaStore::Prepare(const Plan& plan) {
   Empty();
   memory->Size(&outbox, MemoryUse::kOutbox, rows.outbox ? bytes : 0);
   memory->Size(&inbox, MemoryUse::kInbox, rows.inbox && !background ? bytes : 0);
+  memory->Size(&arriving, MemoryUse::kInbox, 0);
   memory->Size(&base, MemoryUse::kBase, 0);
 }
 
@@ -170,13 +172,32 @@ void ReplicaStore::AddToInbox(const Memory::Place& result, Iteration round, bool
   if (newest) inbox_iteration = std::max(round, iteration.load());
 }
 
+std::byte* ReplicaStore::MakeRoom() {
+  if (inbox_rounds == 0 && arriving.empty()) std::swap(arriving, inbox);
+  memory->Size(&arriving, MemoryUse::kInbox, gradients.bytes());
+  return arriving.data();
+}
+
+const std::byte* ReplicaStore::LandArriving(Iteration round, bool latest_only) {
+  const bool newest = inbox_rounds == 0 || round > inbox_iteration;
+  const bool replaces = inbox_rounds == 0 || (latest_only && newest);
+  if (!replaces) {
+    AddToInbox(Memory::In(arriving.data()), round, latest_only);
+    return arriving.data();
+  }
+  std::swap(arriving, inbox);
+  ++inbox_rounds;
+  inbox_iteration = std::max(round, iteration.load());
+  return inbox.data();
+}
+
 std::int64_t ReplicaStore::AddInbox() {
   if (!background || inbox_rounds == 0) return 0;
   PRD_CHECK(inbox.size() == parameters.bytes());
   memory->Combine(parameters, Memory::Tensors(), {{Memory::Tensors()}, {Memory::In(inbox.data())}});
   shadow_newer = true;
   iteration += std::exchange(inbox_gain, 0);
-  return std::exchange(inbox_rounds, 0);
+  return inbox_rounds.exchange(0);
 }
 
 std::shared_ptr<Transfer> ReplicaStore::ReadVirtual(const Memory::Place& row) const {

@@ -59,8 +59,13 @@ struct ReplicaStore {
   // iterations ahead. Both rows are made when they are needed: the second one where a reduction
   // begins before the parameters have been given what came of the one before.
   Row inbox;
-  std::int64_t inbox_rounds = 0;
+  // Atomic, for TrainsInRounds: the caller takes the inbox and clears this last. The background
+  // thread alone fills it, and need not wait for the mutex to know that it is empty.
+  std::atomic<std::int64_t> inbox_rounds = 0;
   Iteration inbox_iteration = 0;
+  // TrainsInRounds, on a host: what a round's result comes to. It is the inbox's own row where the
+  // inbox is empty, and becomes the inbox then. The background thread's alone.
+  Row arriving;
   Iteration inbox_gain = 0;
   bool background = false;  // AveragesInBackground
   // The call returned before its reduction had ended; a device's stream waits for that instead.
@@ -139,6 +144,11 @@ struct ReplicaStore {
   void Prepare(const Plan& plan);
   // Forgets what outbox and inbox hold. The background thread. REQUIRES: mutex is held.
   void Empty();
+  // Makes room for a round's result, in `arriving`. The background thread, without the mutex.
+  std::byte* MakeRoom();
+  // The result of a round, in `arriving`, becomes the inbox or is added to it, as by AddToInbox.
+  // Where it is from now on, until MakeRoom or AddToInbox. REQUIRES: mutex is held.
+  const std::byte* LandArriving(Iteration round, bool latest_only);
   // Adds the gradients to the outbox. The background thread, while the caller waits in Step.
   void Deposit();
   // Moves the inbox into the gradients and empties it; false when it is empty. REQUIRES: mutex is
