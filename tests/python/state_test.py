@@ -3,6 +3,8 @@
 import place
 import collections
 import copy
+import pathlib
+import resource
 import subprocess
 import sys
 import threading
@@ -17,6 +19,7 @@ except ModuleNotFoundError:
 
 from prd.torch import _DTYPES
 from prd.torch import state as state_of_torch
+from prd.torch.memory import zeros_like
 from prd.torch.state import OptimizerState
 
 torch.set_num_threads(1)
@@ -137,6 +140,24 @@ class State(unittest.TestCase):
                         self.assertEqual(max(tried) > 30000, name in ("Rows", "Adafactor"), tried)
                 self.assertEqual(*described)
                 self.assertEqual(max(tried), 60000)
+
+    def test_zeros_take_no_memory_before_they_are_touched(self):
+        def resident():
+            return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / (1 << 20)
+
+        for like in (torch.ones(0), torch.ones(2, 3), torch.ones(1 << 20), torch.ones(4, 64, 64, 128, dtype=torch.bfloat16).to(memory_format=torch.channels_last),
+                     torch.ones(()).expand(1000, 1000)):
+            expected, found = torch.zeros_like(like, memory_format=torch.preserve_format), zeros_like(like)
+            self.assertEqual((found.shape, found.stride(), found.dtype), (expected.shape, expected.stride(), expected.dtype))
+            self.assertTrue(torch.equal(expected, found))
+        model = torch.nn.Linear(4096, 4096)  # 64 MiB
+        optimizer = torch.optim.AdamW(model.parameters())
+        before = resident()
+        state = state_of(model, optimizer)
+        self.assertLess(resident() - before, 32)
+        for _, tensor in state.tensors():
+            tensor.add_(1)
+        self.assertGreater(resident() - before, 96)
 
     def test_whoever_copies_goes_on_with_it(self):
         for name in [*OPTIMIZERS, "Drifts"]:

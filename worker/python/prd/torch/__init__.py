@@ -20,6 +20,7 @@ from prd.torch.alone import AloneSession, PlainLoader, is_alone
 from prd.torch.averaged import Averaged
 from prd.torch.clock import JobTime, mark_stepped
 from prd.torch.data import ShardedLoader
+from prd.torch.memory import zeros
 from prd.torch.parameters import Frozen, Parameters
 from prd.torch.passes import Passes
 from prd.torch.state import OptimizerState
@@ -351,7 +352,7 @@ class Worker(JobTime):
         self._flat, self._views = [], [None] * len(self._parameters)
         for dtype in dict.fromkeys(p.dtype for p in self._parameters):
             these = [i for i, p in enumerate(self._parameters) if p.dtype == dtype]
-            flat = torch.zeros(sum(self._parameters[i].numel() for i in these), dtype=dtype, device=self._device)
+            flat = zeros(sum(self._parameters[i].numel() for i in these), dtype, self._device)
             at = 0
             for i in these:
                 p = self._parameters[i]

@@ -5,6 +5,8 @@ import math
 
 import torch
 
+from prd.torch.memory import zeros_like
+
 _NUMBERS = (bool, int, float)
 _TRIED = 1 << 14  # elements of what an optimizer is tried on
 
@@ -111,7 +113,7 @@ class _Parameter:
         self.parameter, self.name, self.first, self.keys = parameter, name, first, list(made)
         self.numbers = {key: value for key, value in made.items() if _is_number(value, device)}
         self.tensors = {
-            key: torch.zeros_like(value, memory_format=torch.preserve_format) for key, value in made.items()
+            key: zeros_like(value) for key, value in made.items()
             if key not in self.numbers and torch.is_tensor(value) and value.device == device and value.dtype in dtypes
         }
         self.constants = {key: value for key, value in made.items() if value is None or isinstance(value, str)}
