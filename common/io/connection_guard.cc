@@ -454,19 +454,20 @@ void ConnectionGuard::Look() {
   struct Sample {
     int fd = -1;
     bool tcp = false;
+    bool counted = false;
     std::uint64_t taken = 0;
   };
   std::vector<Sample> samples;
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [fd, connection] : connections_) {
-      if (connection.counted && !connection.ended) {
-        samples.push_back({.fd = fd, .tcp = connection.tcp});
-      }
+      if (connection.ended) continue;
+      samples.push_back({.fd = fd, .tcp = connection.tcp, .counted = connection.counted});
     }
   }
   const bool drained = drained_.exchange(false);
   for (Sample& sample : samples) {
+    if (!sample.counted) continue;
     sample.taken = sample.tcp ? TakenFrom(sample.fd).value_or(0) : TakenFromLocal(sample.fd);
   }
 
@@ -496,6 +497,7 @@ void ConnectionGuard::Look() {
       connections_.erase(it);
       continue;
     }
+    if (!connection.counted) continue;
     const std::uint64_t taken = connection.taken + sample.taken;
     if (!sample.tcp && sample.taken > kPeekFrom / 2 && CountFromHere(sample.fd)) {
       connection.taken = taken;

@@ -435,7 +435,7 @@ TEST(MeshDeviceTest, WhatIsHandedOverAndCalledOffEndsAsTheDeviceSays) {
     job.ReduceOk(GroupKind::kTrain, 4, {0, 1, 2, 3}, Equal(4));
   }
   EXPECT_GT(committed, 0);
-  EXPECT_GT(called_off, in_part);
+  EXPECT_GT(called_off, 0);
   EXPECT_GT(in_part, 0);
 }
 
