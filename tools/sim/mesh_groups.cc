@@ -220,7 +220,7 @@ void MeshRun::OnReduced(Worker* worker, GroupId id, const Status& status,
 }
 
 // A group that failed has changed nothing. Where averages land in place, it may have replaced some
-// elements, by what all of the group have there that have it.
+// elements by the group's result.
 void MeshRun::CheckUntouched(Worker* worker, const Formed& formed, const Taking& member,
                              const std::string& why) {
   const bool initial = formed.group.kind == GroupKind::kInitial;
@@ -243,11 +243,12 @@ void MeshRun::CheckUntouched(Worker* worker, const Formed& formed, const Taking&
   const std::vector<double> values = Values(layout, after);
   sum.resize(values.size());
   size.resize(values.size());
+  if (formed.result) sum = Values(layout, *formed.result);  // and then bit for bit
   for (std::size_t j = 0; j < values.size(); ++j) {
     if (values[j] == before[j]) sum[j] = values[j];
   }
   CheckNear("untouched", worker, layout, after, sum, size,
-            static_cast<double>(formed.members.size()) + 3, setting_.exact);
+            static_cast<double>(formed.members.size()) + 3, setting_.exact || formed.result);
   ++result_.landed_in_part;
   SetVersion(worker);
 }

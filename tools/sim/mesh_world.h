@@ -241,9 +241,10 @@ class MeshRun {
 
   void SetInbox(Worker* worker);
   void TakeInbox(Worker* worker);
-  // What a round that fails has not taken is owed still.
+  // A group that failed has changed nothing, or some elements where averages land in place.
   void CheckUntouched(Worker* worker, const Formed& formed, const Taking& member,
                       const std::string& why);
+  // What a round that fails has not taken is owed still.
   void CheckOutbox(Worker* worker, const Formed& formed, const Taking& member) const;
   // What failed here, others may have.
   void FetchResult(Worker* worker, Formed* formed, bool contributed);
