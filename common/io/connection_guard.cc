@@ -26,6 +26,13 @@ namespace {
 constexpr DurationNs kLookAnyway = 500 * kMillisecond;
 // Before a connection over its group's number ends.
 constexpr DurationNs kHearsWhy = 500 * kMillisecond;
+// Before a connection ends whose group was ended, where its own messages have yet to say that it is
+// of that group.
+constexpr DurationNs kHasItsSay = 10 * kSecond;
+// A connection's messages may be read after its end, when another connection has its descriptor
+// already. Once the socket was drained there are none left: ZeroMQ hands on what a connection has
+// brought before it closes the descriptor. Twice: the first time may have begun before that.
+constexpr std::uint64_t kDrains = 2;
 constexpr long kIdleMs = 1000;
 // Between a connection's first message and the event that tells of the connection, at most.
 constexpr DurationNs kEarly = kSecond;
@@ -179,11 +186,16 @@ bool ConnectionGuard::Delivered(const zmq::message_t& part, std::uint64_t bytes,
   connection.given += bytes;
   if (!sense || connection.ended) return !connection.surplus;
   if (std::exchange(connection.silent, false)) SetSilent(connection, fd, false);
+  if (drains_ - connection.drains >= kDrains) {
+    connection.own = true;
+    connection.doomed = false;
+  }
   if (connection.surplus || connection.group == group) return !connection.surplus;
   LeaveGroup(std::exchange(connection.group, {}));
   connection.surplus = !EnterGroup(group, most);
   if (connection.surplus) {
-    surplus_.push_back({.fd = fd, .cookie = connection.cookie, .since = MonotonicNs()});
+    condemned_.push_back(
+        {.fd = fd, .cookie = connection.cookie, .at = MonotonicNs() + kHearsWhy, .surplus = true});
   } else {
     connection.group = group;
   }
@@ -238,13 +250,26 @@ void ConnectionGuard::End(std::string_view group) {
   const std::lock_guard lock(mutex_);
   if (!groups_.contains(group)) return;
   for (auto& [fd, connection] : connections_) {
-    if (!connection.ended && connection.group == group) End(fd, &connection);
+    if (connection.ended || connection.group != group) continue;
+    if (connection.own) {
+      End(fd, &connection);
+    } else {
+      LeaveGroup(std::exchange(connection.group, {}));
+      Doom(fd, &connection);
+    }
   }
   for (auto& [fd, early] : early_) {
     if (early.group != group) continue;
     LeaveGroup(std::exchange(early.group, {}));
-    early.surplus = true;
+    early.doomed = true;
   }
+}
+
+// Its group was ended, but what said so may have been read after its own connection had ended.
+void ConnectionGuard::Doom(int fd, Connection* connection) {
+  connection->doomed = true;
+  condemned_.push_back(
+      {.fd = fd, .cookie = connection->cookie, .at = MonotonicNs() + kHasItsSay, .surplus = false});
 }
 
 ConnectionGuard::Counters ConnectionGuard::counters() const {
@@ -321,6 +346,7 @@ void ConnectionGuard::OnAccepted(int fd) {
   connection.cookie = *cookie;
   if (claimed.cookie == *cookie) connection.claim = claimed.claim;
   connection.serial = ++next_serial_;
+  connection.drains = drains_;
   connection.peer = std::move(peer.name);
   connection.tcp = peer.tcp;
   connection.counted = peer.tcp || (!connection.peer.empty() && CountFromHere(fd));
@@ -333,7 +359,11 @@ void ConnectionGuard::OnAccepted(int fd) {
     SetSilent(connection, fd, false);
     connection.group = std::move(early.group);
     connection.surplus = early.surplus;
-    if (early.surplus) surplus_.push_back({.fd = fd, .cookie = *cookie, .since = early.since});
+    if (early.surplus) {
+      condemned_.push_back(
+          {.fd = fd, .cookie = *cookie, .at = early.since + kHearsWhy, .surplus = true});
+    }
+    if (early.doomed) Doom(fd, &connection);
   }
   ++counters_.open;
   const auto oldest = [fd](const std::map<std::uint64_t, int>& silent) {
@@ -435,21 +465,23 @@ bool ConnectionGuard::Grown() {
   return grown;
 }
 
-void ConnectionGuard::EndSurplus() {
+void ConnectionGuard::EndCondemned() {
   const std::lock_guard lock(mutex_);
-  for (; !surplus_.empty() && MonotonicNs() - surplus_.front().since > kHearsWhy;
-       surplus_.pop_front()) {
-    const auto it = connections_.find(surplus_.front().fd);
-    if (it == connections_.end() || it->second.cookie != surplus_.front().cookie) continue;
-    if (it->second.ended) continue;
-    ++counters_.refused;
+  std::erase_if(condemned_, [this, now = MonotonicNs()](const Condemned& condemned) {
+    if (now < condemned.at) return false;
+    const auto it = connections_.find(condemned.fd);
+    if (it == connections_.end() || it->second.cookie != condemned.cookie) return true;
+    const Connection& connection = it->second;
+    if (connection.ended || !(condemned.surplus || connection.doomed)) return true;
+    if (condemned.surplus) ++counters_.refused;
     End(it->first, &it->second);
-  }
+    return true;
+  });
 }
 
 void ConnectionGuard::Look() {
   look_at_ = MonotonicNs() + kLookAnyway;
-  EndSurplus();
+  EndCondemned();
   if (std::exchange(trim_, false)) (void)::malloc_trim(0);
   struct Sample {
     int fd = -1;

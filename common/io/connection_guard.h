@@ -30,7 +30,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -96,7 +95,9 @@ class ConnectionGuard {
   // ended() is readable.
   std::vector<std::uint64_t> TakeEnded();
   int ended() const { return told_; }
-  // Ends all connections of this group.
+  // Ends all connections of this group. A message may be read when its connection has ended and
+  // another has its descriptor: a connection that only such messages may have put into the group
+  // ends ten seconds later, unless its own say otherwise.
   void End(std::string_view group);
   // Ascends. A connection's messages after the first need to be told of no more than once for each
   // of these numbers.
@@ -105,6 +106,7 @@ class ConnectionGuard {
   void Drained() {
     orphaned_ = 0;
     drained_ = true;
+    ++drains_;
   }
   // From now on these are max_silent and max_unread_in_all.
   void Allow(std::size_t max_silent, std::uint64_t max_unread_in_all) {
@@ -127,6 +129,9 @@ class ConnectionGuard {
     bool delivered = false;     // has brought one since the last look
     bool ended = false;         // by the guard; waits for ZeroMQ to close it
     bool surplus = false;       // over the number of its group
+    bool own = false;           // its group is what its own messages say
+    bool doomed = false;        // its group was ended, and may not have been its own
+    std::uint64_t drains = 0;   // when the monitor told of it
     std::uint64_t taken = 0;    // bytes that ZeroMQ took before the kernel's count began anew
     std::uint64_t read = 0;     // taken at the last message
     std::uint64_t unread = 0;   // taken since
@@ -138,6 +143,7 @@ class ConnectionGuard {
     std::int64_t since = 0;
     std::string group;
     bool surplus = false;
+    bool doomed = false;
   };
   // A connection that is claimed, and that the monitor has not told of yet.
   struct Claimed {
@@ -145,10 +151,11 @@ class ConnectionGuard {
     std::uint64_t cookie = 0;
     std::int64_t since = 0;
   };
-  struct Surplus {
+  struct Condemned {
     int fd = -1;
     std::uint64_t cookie = 0;
-    std::int64_t since = 0;
+    std::int64_t at = 0;
+    bool surplus = false;  // else: doomed
   };
   struct Peer {
     std::size_t open = 0;
@@ -170,7 +177,8 @@ class ConnectionGuard {
   void CountLocal(int fd, Connection* connection);
   bool Grown();
   void Look();
-  void EndSurplus();
+  void EndCondemned();
+  void Doom(int fd, Connection* connection);
   void TellEnd(std::uint64_t claim);
 
   zmq::socket_ref socket_;
@@ -199,7 +207,7 @@ class ConnectionGuard {
   std::set<std::pair<std::size_t, std::string>> most_silent_;
   std::size_t others_silent_ = 0;
   std::map<std::string, std::size_t, std::less<>> groups_;  // connections that count, by group
-  std::deque<Surplus> surplus_;                             // the oldest in front
+  std::vector<Condemned> condemned_;
   std::uint64_t next_serial_ = 0;
   Counters counters_;
 
@@ -209,6 +217,7 @@ class ConnectionGuard {
   std::atomic<std::uint64_t> in_all_ = 0;
   std::atomic<std::uint64_t> looks_ = 0;
   std::atomic<bool> drained_ = false;  // since the last look
+  std::atomic<std::uint64_t> drains_ = 0;
   std::atomic<bool> stopping_ = false;
   std::thread thread_;  // the last: it uses the others
 };

@@ -54,6 +54,10 @@ class GuardTest : public testing::Test {
     }
     return true;
   }
+  // What is read from now on is of the connections that are open.
+  void Drain() {
+    EXPECT_TRUE(Until([drained = 0]() mutable { return ++drained > 3; }));
+  }
   // A connection that the guard has heard of: it does so in a thread of its own, and takes one that
   // speaks before for silent.
   Raw Connect(const char* from = "127.0.0.1") {
@@ -387,6 +391,12 @@ TEST_F(GuardTest, AConnectionCountsForItsGroupThoughItsMessageOutranItsEvent) {
   for (std::thread& thread : busy) thread.join();
   EXPECT_EQ(surplus_, 2 * kGroups);
   EXPECT_TRUE(Until([&] { return guard_->counters().open == 2 * kGroups; }));
+  Drain();
+  for (std::size_t i = raws.size() - 4; i < raws.size(); ++i) {
+    if (!raws[i].Ended()) {
+      ASSERT_TRUE(Says(raws[i]));
+    }
+  }
   guard_->End(group_);
   EXPECT_TRUE(Until([&] { return guard_->counters().open == 2 * kGroups - 2; }));
 }
@@ -398,6 +408,7 @@ TEST_F(GuardTest, AGroupThatIsNotWantedAnyMoreEndsAtOnce) {
     group_ = each == &some ? "some" : "others";
     for (int i = 0; i < 2; ++i) {
       each->push_back(Connect());
+      Drain();
       ASSERT_TRUE(each->back().ShakeHands());
       ASSERT_TRUE(Says(each->back()));
     }
@@ -410,6 +421,42 @@ TEST_F(GuardTest, AGroupThatIsNotWantedAnyMoreEndsAtOnce) {
   for (Raw& raw : others) EXPECT_TRUE(Says(raw));
   guard_->End("some");
   EXPECT_EQ(guard_->counters().open, 2u);
+}
+
+// A message is read when its connection is over and another has its descriptor. That one is not of
+// the message's group, which ends.
+TEST_F(GuardTest, AMessageThatIsReadLateEndsNoOtherConnection) {
+  Listen({});
+  const auto open = [this](std::size_t connections) {
+    const std::int64_t end = MonotonicNs() + kDeadlineMs * kMillisecond;
+    while (guard_->counters().open != connections && MonotonicNs() < end) ::poll(nullptr, 0, 2);
+    return guard_->counters().open == connections;
+  };
+  const auto read = [this] {
+    zmq::message_t part;
+    EXPECT_TRUE(socket_.recv(part, zmq::recv_flags::none));
+    while (part.more()) EXPECT_TRUE(socket_.recv(part, zmq::recv_flags::none));
+    return part;
+  };
+  Raw gone(endpoint_);
+  ASSERT_TRUE(open(1) && gone.ShakeHands() && gone.Say("hello"));
+  gone.Close();
+  ASSERT_TRUE(open(0));
+  Raw later(endpoint_);
+  ASSERT_TRUE(open(1) && later.ShakeHands());
+  const zmq::message_t late = read();
+  guard_->Delivered(late, 0, true, "over");
+  guard_->End("over");
+  EXPECT_EQ(guard_->counters().open, 1u);
+  for (int i = 0; i < 3; ++i) {
+    group_ = i == 2 ? "over" : "others";
+    ASSERT_TRUE(Says(later));
+    Drain();
+  }
+  guard_->End("others");
+  EXPECT_EQ(guard_->counters().open, 1u);
+  guard_->End("over");
+  EXPECT_TRUE(Until([&] { return later.Ended(); }));
 }
 
 TEST_F(GuardTest, WhoConnectsTooFastGetsInLater) {
