@@ -58,10 +58,10 @@ BUGS = {
         "  if (!Sums(stage + 1)) Keep(offset, payload);",
         "  if (!Sums(stage + 1) || Planted(\"partial-sum-lands\")) Keep(offset, payload);"),
     "early-frame-forgotten": (
-        "mesh.cc",
-        "  early_bytes_ += payload.size() + sizeof(Early);\n  ++counters_.early;\n",
-        "  if (Planted(\"early-frame-forgotten\") && header.kind != FrameKind::kFail) return;\n"
-        "  early_bytes_ += payload.size() + sizeof(Early);\n  ++counters_.early;\n"),
+        "early_frames.cc",
+        "  frames_.push_back({header, std::move(payload)});\n",
+        "  if (Planted(\"early-frame-forgotten\") && header.kind != FrameKind::kFail) return 0;\n"
+        "  frames_.push_back({header, std::move(payload)});\n"),
     "row-given-back": (
         "exchange.cc",
         "void Exchange::Do(Instant, const RetireUpdate& action) { updates_.erase(action.iteration); }",
@@ -83,10 +83,9 @@ BUGS = {
         "  }\n"
         "  parameters->Expect(store_->ReadShared(Memory::InHost(parameters->data(), parameters)));\n"),
     "answer-of-another-peer": (
-        "mesh.cc",
-        "        return probed.member.incarnation == header.from;\n",
-        "        return probed.member.incarnation == header.from ||\n"
-        "               Planted(\"answer-of-another-peer\");\n"),
+        "prober.cc",
+        "    return target.member.incarnation == from;\n",
+        "    return target.member.incarnation == from || Planted(\"answer-of-another-peer\");\n"),
     "counter-reused": (
         "seal.cc",
         "  PRD_CHECK(++counter_ != 0);\n",
@@ -138,9 +137,9 @@ BUGS = {
         "    if (Planted(\"death-in-the-last-hop\") && reduction_ && !reduction_->OwnTo()) continue;\n"),
     ],
     "queue-over-its-bound": (
-        "mesh.cc",
-        "  while (early_bytes_ > limit) {",
-        "  while (early_bytes_ > limit && !Planted(\"queue-over-its-bound\")) {"),
+        "early_frames.cc",
+        "  for (; bytes_ > limit; ++dropped) {",
+        "  for (; bytes_ > limit && !Planted(\"queue-over-its-bound\"); ++dropped) {"),
     "rings-differ": (
         "reduction.cc",
         "  contributors_ = static_cast<std::size_t>(nulls - ring_.begin());\n",

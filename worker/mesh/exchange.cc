@@ -453,13 +453,8 @@ Status Exchange::TakePart(Pull* pull, const FrameHeader& header,
 
 void Exchange::Ask(Instant now, Incarnation peer, const std::string& endpoint,
                    std::uint64_t number) {
-  const FrameHeader header{.kind = FrameKind::kPing,
-                           .run = run_,
-                           .group = number,
-                           .from = self_,
-                           .to = peer,
-                           .stage = static_cast<std::uint32_t>(Topic::kPull)};
-  (void)peers_->Signal(now, endpoint, header, SharedBytes());
+  const FrameHeader ping = PingOf(Topic::kPull, number, run_, self_, peer);
+  (void)peers_->Signal(now, endpoint, ping, SharedBytes());
 }
 
 // What was offered is offered again until it is answered, and then watched again.

@@ -166,6 +166,15 @@ std::optional<ParcelInfo> DecodeParcelInfo(std::span<const std::byte> bytes) {
   return info;
 }
 
+FrameHeader PingOf(Topic topic, std::uint64_t number, RunId run, Incarnation from, Incarnation to) {
+  return {.kind = FrameKind::kPing,
+          .run = run,
+          .group = number,
+          .from = from,
+          .to = to,
+          .stage = static_cast<std::uint32_t>(topic)};
+}
+
 std::array<std::byte, kFrameHeaderBytes> EncodeHeader(const FrameHeader& header) {
   std::array<std::byte, kFrameHeaderBytes> bytes;
   const std::uint32_t magic = kMagic;

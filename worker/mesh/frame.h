@@ -89,6 +89,9 @@ struct FrameHeader {
   friend bool operator==(const FrameHeader&, const FrameHeader&) = default;
 };
 
+// A kPing; `number` is what the topic has it to be.
+FrameHeader PingOf(Topic topic, std::uint64_t number, RunId run, Incarnation from, Incarnation to);
+
 inline constexpr std::size_t kFrameHeaderBytes = 80;
 
 std::array<std::byte, kFrameHeaderBytes> EncodeHeader(const FrameHeader& header);

@@ -347,13 +347,9 @@ void GroupReduction::Ask(Instant now) {
   for (const std::size_t position : silence_.Ask(now, Awaited())) {
     failure_ = context_.peers->Use(endpoints_[position]);
     if (!runs()) return;
-    const FrameHeader header{.kind = FrameKind::kPing,
-                             .run = context_.run,
-                             .group = group_.id,
-                             .from = context_.self,
-                             .to = member(position).incarnation,
-                             .stage = static_cast<std::uint32_t>(Topic::kGroup)};
-    (void)context_.peers->Signal(now, endpoints_[position], header, SharedBytes());
+    const FrameHeader ping =
+        PingOf(Topic::kGroup, group_.id, context_.run, context_.self, member(position).incarnation);
+    (void)context_.peers->Signal(now, endpoints_[position], ping, SharedBytes());
   }
 }
 

@@ -19,9 +19,6 @@ constexpr std::size_t kMaxOtherBytes = 576 << 10;
 constexpr int kFramesPerService = 64;
 // What a device tells of by the session's eventfd, as a net below.
 constexpr DurationNs kPoll = 20 * kMillisecond;
-constexpr DurationNs kProbeInterval = 250 * kMillisecond;
-// Groups remembered that have lost such frames and cannot succeed here any more.
-constexpr std::size_t kMaxIncomplete = 64;
 
 // Frames come into memory that the transport takes from malloc. By default glibc returns freed
 // blocks of their size to the system, and every page of the next one is cleared again: a third of
@@ -94,9 +91,8 @@ void Mesh::SetIncarnation(Incarnation incarnation) {
     const std::lock_guard lock(store_->mutex);
     store_->Empty();
   }
-  early_.clear();
-  early_bytes_ = 0;
-  probed_.clear();
+  early_.Clear();
+  prober_.Clear();
   Rest();
 }
 
@@ -112,7 +108,7 @@ void Mesh::Forget(RunId run) {
 void Mesh::JoinRun(RunId run, const Plan& plan, DurationNs lease, MeshProtection protection) {
   timeout_ = options_.timeout != 0 ? options_.timeout : lease;
   peers_.SetTimeout(timeout_);
-  probed_.clear();
+  prober_.Clear();
   newest_ = {};
   store_->Prepare(plan);
   exchange_.SetTimeout(timeout_);
@@ -128,7 +124,7 @@ void Mesh::JoinRun(RunId run, const Plan& plan, DurationNs lease, MeshProtection
   plan_ = plan;
   last_group_ = kNoGroup;
   warm_ = false;
-  incomplete_.clear();
+  early_.ForgetMissing();
 }
 
 // What a start has needed goes, and the memory of training's reductions is made now rather than in
@@ -173,14 +169,13 @@ void Mesh::StartReduce(Instant now, const Group& group, Reduced what, Iteration 
 void Mesh::Advance(Instant now) {
   if (!active_->Advance(now)) return;
   more_to_do_ = true;
-  if (std::find(incomplete_.begin(), incomplete_.end(), active_->id()) != incomplete_.end()) {
+  if (early_.Misses(active_->id())) {
     active_->Fail(
         Status(Code::kResourceExhausted, "too much was sent before this worker took part"));
   }
-  std::deque<Early> early;
-  early.swap(early_);
-  early_bytes_ = 0;
-  for (Early& frame : early) OnGroupFrame(now, frame.header, std::move(frame.payload));
+  for (EarlyFrames::Kept& frame : early_.Take()) {
+    OnGroupFrame(now, frame.header, std::move(frame.payload));
+  }
 }
 
 void Mesh::CancelReduce() {
@@ -196,42 +191,23 @@ void Mesh::GiveUpReduce(const std::string& why) {
   more_to_do_ = true;
 }
 
-Mesh::Fetching Mesh::MakeFetching(Instant now, const GroupMember& source, GroupId result,
-                                  bool contributed, bool alone) {
-  return {.source = source,
-          .endpoint = {},
-          .number = ++fetches_,
-          .replica = IncomingReplica(store_, plan_, result, alone),
-          .contributed = contributed,
-          .silence = Silence(now, timeout_),
-          .failure = {}};
-}
-
-void Mesh::Request(Instant now, Fetching* fetching) {
-  Meet(now, fetching->source);
+// `slot` is where the one copy of its kind is kept.
+void Mesh::Fetch(Instant now, const Fetcher::Wanted& wanted, std::optional<Fetcher>* slot) {
+  PRD_CHECK(!*slot);
+  const Fetcher::Context context{.store = store_,
+                                 .peers = &peers_,
+                                 .self = options_.incarnation,
+                                 .run = run_,
+                                 .plan = plan_,
+                                 .timeout = timeout_};
+  slot->emplace(context, now, wanted, ++fetches_);
+  Meet(now, wanted.source);
   more_to_do_ = true;
-  if (directory_.IsOut(fetching->source.incarnation)) {
-    fetching->failure = Status(Code::kUnavailable, RankName(fetching->source.rank) + " is out");
-    return;
-  }
-  Result<std::string> endpoint = peers_.EndpointOf(fetching->source);
-  fetching->failure = endpoint.ok() ? peers_.Use(*endpoint) : endpoint.status();
-  if (!fetching->failure.ok()) return;
-  fetching->endpoint = *endpoint;
-  const FrameHeader header{.kind = FrameKind::kFetch,
-                           .run = run_,
-                           .group = fetching->number,
-                           .from = options_.incarnation,
-                           .to = fetching->source.incarnation,
-                           .stage = fetching->replica.alone() ? kParametersAlone : 0,
-                           .offset = fetching->replica.result()};
-  peers_.Send(*endpoint, header, SharedBytes());
+  (*slot)->Request(directory_.IsOut(wanted.source.incarnation));
 }
 
 void Mesh::StartFetch(Instant now, const GroupMember& source, GroupId result, bool contributed) {
-  PRD_CHECK(!fetching_);
-  fetching_.emplace(MakeFetching(now, source, result, contributed, false));
-  Request(now, &*fetching_);
+  Fetch(now, {.source = source, .result = result, .contributed = contributed}, &fetching_);
 }
 
 void Mesh::CancelFetch() {
@@ -240,9 +216,7 @@ void Mesh::CancelFetch() {
 }
 
 void Mesh::StartSample(Instant now, const GroupMember& source) {
-  PRD_CHECK(!sampling_);
-  sampling_.emplace(MakeFetching(now, source, kNoGroup, false, true));
-  Request(now, &*sampling_);
+  Fetch(now, {.source = source, .alone = true}, &sampling_);
 }
 
 void Mesh::CancelSample() {
@@ -250,24 +224,14 @@ void Mesh::CancelSample() {
   Rest();
 }
 
-// The copy that a frame belongs to.
-Mesh::Fetching* Mesh::FetchOf(const FrameHeader& header) {
-  for (std::optional<Fetching>* fetching : {&fetching_, &sampling_}) {
-    const bool same = *fetching && (*fetching)->number == header.group &&
-                      (*fetching)->source.incarnation == header.from;
-    if (same) return &**fetching;
-  }
-  return nullptr;
-}
-
 void Mesh::Probe(Instant now, const SharedList<GroupMember>& targets) {
   Meet(now, targets.get());
-  probed_.clear();
-  probe_at_ = now;
+  std::deque<Prober::Target> reachable;
   for (const GroupMember& target : targets) {
     const Result<std::string> endpoint = peers_.EndpointOf(target);
-    if (endpoint.ok()) probed_.push_back({target, *endpoint});
+    if (endpoint.ok()) reachable.push_back({target, *endpoint});
   }
+  prober_.Start(now, std::move(reachable));
 }
 
 // ---- what comes in ----
@@ -369,14 +333,10 @@ void Mesh::OnFrame(Instant now, const FrameHeader& header, SharedBytes payload) 
     case FrameKind::kReplica:
     case FrameKind::kChunk:
     case FrameKind::kGone: {
-      Fetching* fetching = header.run == run_ ? FetchOf(header) : nullptr;
-      if (fetching == nullptr || !fetching->failure.ok() || fetching->replica.Complete()) {
-        ++counters_.dropped;
-        return;
-      }
-      ++counters_.received;
-      fetching->silence.Progress(now);
-      fetching->failure = fetching->replica.OnFrame(header, std::move(payload));
+      const bool counts =
+          header.run == run_ && ((fetching_ && fetching_->OnFrame(now, header, payload)) ||
+                                 (sampling_ && sampling_->OnFrame(now, header, payload)));
+      ++(counts ? counters_.received : counters_.dropped);
       return;
     }
     case FrameKind::kComm:
@@ -398,38 +358,21 @@ void Mesh::OnGroupFrame(Instant now, const FrameHeader& header, SharedBytes payl
   const bool over = header.run == run_ && header.group <= last_group_;
   const bool ours = over && active_ && header.group == active_->id();
   const bool waits = ours && active_->waits() && header.kind != FrameKind::kFail;
-  if (!over || waits) return KeepEarly(header, std::move(payload));
+  if (!over || waits) {
+    // A peer cannot send more than a row before this worker takes part.
+    const std::size_t limit = std::max(options_.early_bytes, 2 * store_->LongestRow());
+    ++counters_.early;
+    counters_.dropped += early_.Keep(header, std::move(payload), limit);
+    return;
+  }
   const bool counts = ours && active_->OnFrame(now, header, std::move(payload));
   ++(counts ? counters_.received : counters_.dropped);
 }
 
 // Those that came before their group.
 void Mesh::HearFailures(Instant now) {
-  std::erase_if(early_, [&](Early& frame) {
-    const bool ours = frame.header.kind == FrameKind::kFail && frame.header.run == run_ &&
-                      frame.header.group == active_->id();
-    if (!ours) return false;
-    early_bytes_ -= frame.payload.size() + sizeof(Early);
+  for (EarlyFrames::Kept& frame : early_.TakeFailures(run_, active_->id())) {
     OnGroupFrame(now, frame.header, std::move(frame.payload));
-    return true;
-  });
-}
-
-void Mesh::KeepEarly(const FrameHeader& header, SharedBytes payload) {
-  // A peer cannot send more than a row before this worker takes part.
-  const std::size_t limit = std::max(options_.early_bytes, 2 * store_->LongestRow());
-  early_bytes_ += payload.size() + sizeof(Early);
-  ++counters_.early;
-  early_.push_back({header, std::move(payload)});
-  while (early_bytes_ > limit) {
-    const Early& oldest = early_.front();
-    early_bytes_ -= oldest.payload.size() + sizeof(Early);
-    if (incomplete_.empty() || incomplete_.back() != oldest.header.group) {
-      incomplete_.push_back(oldest.header.group);
-      if (incomplete_.size() > kMaxIncomplete) incomplete_.pop_front();
-    }
-    early_.pop_front();
-    ++counters_.dropped;
   }
 }
 
@@ -470,48 +413,28 @@ Answer Mesh::AnswerTo(Instant now, const FrameHeader& ping, const std::string& e
 }
 
 bool Mesh::OnPong(Instant now, const FrameHeader& header) {
-  const bool over = header.chunk == static_cast<std::uint32_t>(Answer::kOver);
   switch (static_cast<Topic>(header.stage)) {
     case Topic::kGroup:
       return active_ && active_->id() == header.group && active_->OnPong(now, header);
-    case Topic::kFetch: {
-      Fetching* fetching = FetchOf(header);
-      return fetching != nullptr && fetching->silence.Answered(now, 0, over);
-    }
+    case Topic::kFetch:
+      return (fetching_ && fetching_->OnPong(now, header)) ||
+             (sampling_ && sampling_->OnPong(now, header));
     case Topic::kPull:
       return exchange_.OnPong(now, header);
     case Topic::kLife: {
-      const auto it = std::find_if(probed_.begin(), probed_.end(), [&](const Probed& probed) {
-        return probed.member.incarnation == header.from;
-      });
-      if (it == probed_.end()) return false;
-      const Rank rank = it->member.rank;
-      probed_.erase(it);
-      events_->OnProbed(rank, header.from);
-      return true;
+      const std::optional<Rank> rank = prober_.Answered(header.from);
+      if (rank) events_->OnProbed(*rank, header.from);
+      return rank.has_value();
     }
   }
   return false;
 }
 
-bool Mesh::Ping(Instant now, const std::string& endpoint, Incarnation to, Topic topic,
-                std::uint64_t number) {
-  const FrameHeader header{.kind = FrameKind::kPing,
-                           .run = run_,
-                           .group = number,
-                           .from = options_.incarnation,
-                           .to = to,
-                           .stage = static_cast<std::uint32_t>(topic)};
-  return peers_.Signal(now, endpoint, header, SharedBytes());
-}
-
 void Mesh::AskProbed(Instant now) {
-  if (probed_.empty() || now < probe_at_) return;
-  probe_at_ = now + kProbeInterval;
-  for (std::size_t left = std::min(probed_.size(), kProbedAtOnce); left > 0; --left) {
-    const Probed& next = probed_.front();
-    (void)Ping(now, next.endpoint, next.member.incarnation, Topic::kLife, 0);
-    std::rotate(probed_.begin(), probed_.begin() + 1, probed_.end());
+  for (const Prober::Target& target : prober_.TakeDue(now)) {
+    const FrameHeader ping =
+        PingOf(Topic::kLife, 0, run_, options_.incarnation, target.member.incarnation);
+    (void)peers_.Signal(now, target.endpoint, ping, SharedBytes());
   }
 }
 
@@ -536,13 +459,8 @@ void Mesh::OnLost(Instant now, const std::string& endpoint) {
   server_.OnLost(endpoint);
   exchange_.OnLost(endpoint);
   link_.OnLost(now, endpoint);
-  for (std::optional<Fetching>* fetching : {&fetching_, &sampling_}) {
-    if (!*fetching || (*fetching)->endpoint != endpoint) continue;
-    if (!(*fetching)->failure.ok() || (*fetching)->replica.Complete()) continue;
-    (*fetching)->failure =
-        Status(Code::kUnavailable,
-               "the connection to rank " + std::to_string((*fetching)->source.rank) + " was lost");
-  }
+  if (fetching_) fetching_->OnLost(endpoint);
+  if (sampling_) sampling_->OnLost(endpoint);
   if (active_) active_->OnLost(endpoint);
 }
 
@@ -616,16 +534,16 @@ void Mesh::FinishReduce(Instant now) {
 }
 
 void Mesh::FinishFetch(Instant now) {
-  if (fetching_->failure.ok() && !fetching_->replica.Complete()) WatchFetch(now, &*fetching_);
-  if (fetching_->failure.ok() && !fetching_->replica.Complete()) return;
-  Status status = fetching_->failure;
+  if (const auto endpoint = fetching_->Watch(now)) GiveUp(now, *endpoint);
+  if (!fetching_->over()) return;
+  const Status status = fetching_->failure();
   Iteration iteration = 0;
   if (status.ok()) {
     const std::unique_lock lock(store_->mutex, std::try_to_lock);
     if (!lock.owns_lock() || store_->away) return;
     iteration = CommitFetch();
   }
-  const bool started = status.ok() && fetching_->replica.result() == kNoGroup;
+  const bool started = status.ok() && fetching_->wanted().result == kNoGroup;
   fetching_.reset();
   if (started) Warm();
   Rest();
@@ -633,35 +551,13 @@ void Mesh::FinishFetch(Instant now) {
 }
 
 void Mesh::FinishSample(Instant now) {
-  IncomingReplica& replica = sampling_->replica;
-  if (sampling_->failure.ok() && !replica.Complete()) WatchFetch(now, &*sampling_);
-  const Status status = sampling_->failure;
-  if (status.ok() && !replica.Complete()) return;
-  const std::shared_ptr<Buffer> row = status.ok() ? replica.TakeParameters() : nullptr;
+  if (const auto endpoint = sampling_->Watch(now)) GiveUp(now, *endpoint);
+  if (!sampling_->over()) return;
+  const Status status = sampling_->failure();
+  const std::shared_ptr<Buffer> row = status.ok() ? sampling_->replica().TakeParameters() : nullptr;
   sampling_.reset();
   Rest();
   events_->OnSampled(status, row);
-}
-
-void Mesh::WatchFetch(Instant now, Fetching* fetching) {
-  const std::string rank = RankName(fetching->source.rank);
-  switch (fetching->silence.Next(now)) {
-    case Silence::Step::kWait:
-      return;
-    case Silence::Step::kAsk:
-      for ([[maybe_unused]] const std::size_t source : fetching->silence.Ask(now, {0})) {
-        (void)Ping(now, fetching->endpoint, fetching->source.incarnation, Topic::kFetch,
-                   fetching->number);
-      }
-      return;
-    case Silence::Step::kGiveUp:
-      const bool answered = fetching->silence.silent().empty();
-      const std::string endpoint = fetching->endpoint;
-      fetching->failure =
-          Status(Code::kDeadlineExceeded,
-                 rank + (answered ? " has nothing more to send" : " sent nothing for too long"));
-      if (!answered) GiveUp(now, endpoint);
-  }
 }
 
 // The newest result may be in the inbox, which is about to change.
@@ -674,12 +570,12 @@ void Mesh::KeepNewest() {
 }
 
 Iteration Mesh::CommitFetch() {
-  IncomingReplica& replica = fetching_->replica;
+  IncomingReplica& replica = fetching_->replica();
   KeepNewest();
   if (replica.result() == kNoGroup) return replica.Commit();
   const std::shared_ptr<Buffer> row = replica.TakeResult();
   store_->AddToInbox(Memory::InHost(row->data(), row), replica.round(), TakesNewestOnly(plan_));
-  if (fetching_->contributed) store_->owes = false;
+  if (fetching_->wanted().contributed) store_->owes = false;
   return replica.round();
 }
 
@@ -702,14 +598,14 @@ std::optional<Instant> Mesh::NextDeadline() const {
   if (plane_ != nullptr && plane_->running()) {
     if (const auto at = plane_->NextDeadline()) consider(*at);
   }
-  for (const std::optional<Fetching>* fetching : {&fetching_, &sampling_}) {
-    if (*fetching && !(*fetching)->replica.Complete()) consider((*fetching)->silence.At());
+  for (const std::optional<Fetcher>* fetch : {&fetching_, &sampling_}) {
+    if (const auto at = *fetch ? (*fetch)->NextDeadline() : std::nullopt) consider(*at);
   }
   if (const auto at = exchange_.NextDeadline()) consider(*at);
   if (const auto at = peers_.NextDeadline()) consider(*at);
   if (const auto at = arrivals_.NextDeadline()) consider(*at);
   if (const auto at = door_.NextDeadline()) consider(*at);
-  if (!probed_.empty()) consider(probe_at_);
+  if (const auto at = prober_.NextDeadline()) consider(*at);
   return next;
 }
 

@@ -29,7 +29,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -44,11 +43,14 @@
 #include "worker/mesh/comm_link.h"
 #include "worker/mesh/directory.h"
 #include "worker/mesh/door.h"
+#include "worker/mesh/early_frames.h"
 #include "worker/mesh/exchange.h"
 #include "worker/mesh/fetch.h"
+#include "worker/mesh/fetcher.h"
 #include "worker/mesh/frame.h"
 #include "worker/mesh/group_reduction.h"
 #include "worker/mesh/peers.h"
+#include "worker/mesh/prober.h"
 #include "worker/mesh/replica_store.h"
 #include "worker/transport/transport.h"
 
@@ -97,8 +99,6 @@ class Mesh {
   static constexpr std::size_t kChunkBytes = 512 << 10;
   static constexpr std::size_t kDirectBytes = 64 << 10;
   static constexpr DurationNs kDefaultLease = 10 * kSecond;
-  // Targets of a probe that are asked at once, in turns.
-  static constexpr std::size_t kProbedAtOnce = 64;
   static constexpr DurationNs kTellOfIntruders = 10 * kSecond;
   // Connections from other hosts may bring so many bytes that are not read, beside the frames of
   // members (Transport::kUnreadFrames each); and so many may have brought no frame, beside two of
@@ -219,7 +219,7 @@ class Mesh {
   };
   const Counters& counters() const { return counters_; }
   // Bytes of the frames that are kept now for groups not announced here yet.
-  std::size_t early_bytes() const { return early_bytes_; }
+  std::size_t early_bytes() const { return early_.bytes(); }
   std::uint64_t resumed() const { return peers_.resumed(); }
   const Door::Counters& connections() const { return door_.counters(); }
   Transport::Counters transported() const { return transport_->counters(); }
@@ -227,24 +227,6 @@ class Mesh {
   const Communicators& communicators() const { return *link_.communicators(); }
 
  private:
-  struct Fetching {
-    GroupMember source;
-    std::string endpoint;
-    std::uint64_t number = 0;
-    IncomingReplica replica;
-    bool contributed = false;
-    Silence silence;
-    Status failure;
-  };
-  struct Probed {
-    GroupMember member;
-    std::string endpoint;
-  };
-  struct Early {  // a frame of a group that is not announced here yet
-    FrameHeader header;
-    SharedBytes payload;
-  };
-
   Mesh(std::unique_ptr<Transport> transport, Options options, const MeshKeyPair& keys,
        ReplicaStore* store, MeshEvents* events);
   void AllowMembers();
@@ -265,22 +247,15 @@ class Mesh {
   void OnPing(Instant now, const FrameHeader& header);
   bool OnPong(Instant now, const FrameHeader& header);
   Answer AnswerTo(Instant now, const FrameHeader& ping, const std::string& endpoint);
-  bool Ping(Instant now, const std::string& endpoint, Incarnation to, Topic topic,
-            std::uint64_t number);
   void AskProbed(Instant now);
   void Acknowledge(Instant now);
   void HearFailures(Instant now);
-  void KeepEarly(const FrameHeader& header, SharedBytes payload);
   void OnLost(Instant now, const std::string& endpoint);
   void GiveUp(Instant now, const std::string& endpoint);
   void FinishReduce(Instant now);
-  Fetching MakeFetching(Instant now, const GroupMember& source, GroupId result, bool contributed,
-                        bool alone);
-  void Request(Instant now, Fetching* fetching);
-  Fetching* FetchOf(const FrameHeader& header);
+  void Fetch(Instant now, const Fetcher::Wanted& wanted, std::optional<Fetcher>* slot);
   void FinishFetch(Instant now);
   void FinishSample(Instant now);
-  void WatchFetch(Instant now, Fetching* fetching);
   void KeepNewest();
   Iteration CommitFetch();
   void Rest();
@@ -311,14 +286,11 @@ class Mesh {
   GroupId last_group_ = kNoGroup;  // the newest one started here
   bool warm_ = false;              // the run's start is over, and its memory given back
   std::optional<GroupReduction> active_;
-  std::optional<Fetching> fetching_;
-  std::optional<Fetching> sampling_;
+  std::optional<Fetcher> fetching_;
+  std::optional<Fetcher> sampling_;
   std::uint64_t fetches_ = 0;
-  std::deque<Probed> probed_;  // that have not answered; those to be asked next in front
-  Instant probe_at_;
-  std::deque<Early> early_;
-  std::size_t early_bytes_ = 0;
-  std::deque<GroupId> incomplete_;  // groups of which early frames had to be dropped
+  Prober prober_;
+  EarlyFrames early_;
   bool more_to_do_ = false;
   Instant now_;  // of the last Service or StartReduce
   std::vector<Watched> watched_;

@@ -51,13 +51,8 @@ void Mesh::ForgetMember(Instant now, Incarnation member) {
   server_.ForgetPeer(member);
   exchange_.ForgetPeer(member);
   arrivals_.Forget(member);
-  std::erase_if(early_, [&](const Early& frame) {
-    if (frame.header.from != member) return false;
-    early_bytes_ -= frame.payload.size() + sizeof(Early);
-    return true;
-  });
-  std::erase_if(probed_,
-                [member](const Probed& each) { return each.member.incarnation == member; });
+  early_.Forget(member);
+  prober_.Forget(member);
   transport_->End(member);
   if (const std::optional<std::string> endpoint = peers_.Forget(member)) OnLost(now, *endpoint);
 }

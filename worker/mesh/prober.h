@@ -1,0 +1,44 @@
+// Asks peers whether they answer, beside all else: each until it has.
+#ifndef PRD_WORKER_MESH_PROBER_H_
+#define PRD_WORKER_MESH_PROBER_H_
+
+#include <cstddef>
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/messages.h"
+#include "common/base/time.h"
+
+namespace prd {
+
+class Prober {
+ public:
+  // Targets that are asked at once, in turns.
+  static constexpr std::size_t kAtOnce = 64;
+  static constexpr DurationNs kInterval = 250 * kMillisecond;
+
+  struct Target {
+    GroupMember member;
+    std::string endpoint;
+  };
+
+  // Asks these, from now on, instead of those before.
+  void Start(Instant now, std::deque<Target> targets);
+  // Those to be asked now.
+  std::vector<Target> TakeDue(Instant now);
+  // The rank of the target that has answered. nullopt: it is none, or has answered before.
+  std::optional<Rank> Answered(Incarnation from);
+  void Forget(Incarnation member);
+  void Clear() { targets_.clear(); }
+  std::optional<Instant> NextDeadline() const;
+
+ private:
+  std::deque<Target> targets_;  // that have not answered; those to be asked next in front
+  Instant ask_at_;
+};
+
+}  // namespace prd
+
+#endif  // PRD_WORKER_MESH_PROBER_H_
