@@ -8,6 +8,7 @@ import sys
 
 sys.path.insert(1, str(pathlib.Path(__file__).resolve().parents[1] / "job_lib"))
 import figures
+import memory
 import peers
 import processes
 from arguments import folder, number
@@ -32,6 +33,10 @@ machine is (but how long the others waited, and the time of a round):
              one that joins later, and no sleep at all: steps per second in all, what a step costs beside the loop alone,
              processor time of a step, the others' longest gap, how soon the newcomer trains, the loss on
              held-out samples after --samples
+  memory     what a process takes beyond its model (an MLP of --mib), two workers, six steps: the loop alone, under
+             DistributedDataParallel and under each engine. In models, of the worker that takes most: resident memory, the
+             most that was resident, what Session::memory counts, what was swapped; and in seconds the first step, the
+             median of later ones, the longest of those. --killed: one is then killed with SIGKILL and started again
 
 Prints a JSON line per run. results.jsonl in tools/measure_lib has such lines; its README says what follows from them.
 """
@@ -45,6 +50,9 @@ PEERS = {
     "prd all-reduce": ("all-reduce", []), "prd p-reduce": ("p-reduce", []), "prd p-reduce, groups of 2": ("p-reduce", ["group_size = 2"]),
     "prd esync": ("esync", []), "prd ad-psgd": ("ad-psgd", []),
 }  # fmt: skip
+
+# Of memory: each engine, and what changes the rows that it keeps.
+ROWS = {**{name: (name, table) for name, table in ENGINES.items()}, "p-reduce, overlap": ("p-reduce", ["group_size = 2", "overlap = true"])}
 
 
 def trainer(training, rank, seed, *flags, **options):
@@ -226,24 +234,28 @@ def main():
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     add = parser.add_argument
-    add("what", choices=["stopped", "end", "replicas", "turns", "step", "peers"])
+    add("what", choices=["stopped", "end", "replicas", "turns", "step", "peers", "memory"])
     add("--rounds", type=number(int, 1, 100), default=5, help="of step and peers: how often each kind is run (default: %(default)s)")
-    add("--python", default="/usr/bin/python3", help="of peers: the one that has PyTorch and the peers (default: %(default)s)")
+    add("--python", default="/usr/bin/python3", help="of peers and memory: the one that has PyTorch, and the peers (default: %(default)s)")
     add("--seconds", type=number(float, 1, 600), default=10, help="of peers: of each run (default: %(default)s)")
     add("--samples", type=number(int, 1, 10**9), default=20_000, help="of peers: at how many the loss is told (default: %(default)s)")
     add("--peer", nargs="+", default=[""], help="of peers: those with one of these in their name (default: all)")
-    add("--case", nargs="+", default=[""], help="of peers: the cases with one of these in their name (default: all)")
+    add("--case", nargs="+", default=[""], help="of peers and memory: the cases with one of these in their name (default: all)")
+    add("--optimizers", choices=memory.OPTIMIZERS, nargs="+", default=memory.OPTIMIZERS, help="of memory (default: all)")
+    add("--mib", type=number(int, 1, 1 << 20), default=190, help="of memory: of parameters, float32 (default: %(default)s)")
+    add("--killed", action="store_true", help="of memory: a worker of each engine is killed, and comes back")
     add("--seeds", type=number(int, 1, 1000), nargs="+", default=[1], help="each case once with each (default: 1)")
     add("--engines", choices=list(ENGINES), nargs="+", default=list(ENGINES), help="of stopped (default: all)")
     add("--bin", type=folder, required=True, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.what == "peers":
-        options.prd = PEERS
-        for flag, given, allowed in (("--peer", options.peer, ["alone", *peers.NEEDS, *PEERS]), ("--case", options.case, list(peers.CASES))):
+    if options.what in ("peers", "memory"):
+        options.prd = PEERS if options.what == "peers" else ROWS
+        named = [("--peer", options.peer, ["alone", *peers.NEEDS, *PEERS])]
+        named += [("--case", options.case, list(peers.CASES) if options.what == "peers" else [memory.ALONE, memory.DDP, *ROWS])]
+        for flag, given, allowed in named:
             if not any(part in name for part in given for name in allowed):
                 parser.error(f"{flag}: found {' '.join(given)}, needed is a part of one of: {', '.join(allowed)}")
-        peers.measure(options)
-        return 0
+        return {"peers": peers, "memory": memory}[options.what].measure(options)
     for seed in options.seeds:
         for function, arguments in cases(options):
             what = {"what": options.what, **arguments, "seed": seed}

@@ -232,3 +232,4 @@ def measure(options):
             else:
                 line["absent"] = "no run came to its end"
             print(json.dumps(line), flush=True)
+    return 0

@@ -6,8 +6,9 @@ import sys
 import unittest
 
 SOURCE = pathlib.Path(os.environ["PRD_SOURCE_DIR"])
-sys.path.insert(1, str(SOURCE / "tools/measure_lib"))
+sys.path[1:1] = [str(SOURCE / "tools/measure_lib"), str(SOURCE / "tools/job_lib")]
 import figures
+import memory
 
 
 def formed(now_ns, ranks, kind="train"):
@@ -46,6 +47,11 @@ class Figures(unittest.TestCase):
         self.assertEqual(figures.digests([*told, {"type": "finished", "group": 4}]), {2: [7, 8], 3: [9]})
 
 
+    def test_memory_is_told_in_models_of_the_worker_that_takes_most(self):
+        told = [{"resident": 300, "most": 400, "swapped": 0, "step_s": 0.5, "uses": {"results": 200}}, {"resident": 250, "most": 410, "swapped": 0, "step_s": 0.7, "uses": {"results": 100, "state": 50}}]
+        self.assertEqual(memory.models(told, 200), {"resident": 1.5, "most": 2.05, "swapped": 0.0, "step_s": 0.7, "uses": {"results": 1.0, "state": 0.25}})
+
+
 class CommandLine(unittest.TestCase):
     def run_measure(self, *arguments):
         environment = dict(os.environ, PRD_BIN="/nowhere")
@@ -54,12 +60,12 @@ class CommandLine(unittest.TestCase):
     def test_help_names_what_can_be_measured(self):
         done = self.run_measure("--help")
         self.assertEqual(done.returncode, 0, done.stderr)
-        for what in ("stopped", "end", "replicas", "turns", "step", "peers"):
+        for what in ("stopped", "end", "replicas", "turns", "step", "peers", "memory"):
             self.assertIn(f"  {what}  ", done.stdout)
 
     def test_names_of_peers_and_cases_are_checked(self):
-        for flag, allowed in (("--peer", "alone, DistributedDataParallel"), ("--case", "4 equal")):
-            done = self.run_measure("peers", flag, "nosuch")
+        for what, flag, allowed in (("peers", "--peer", "alone, DistributedDataParallel"), ("peers", "--case", "4 equal"), ("memory", "--case", "alone, Distr")):
+            done = self.run_measure(what, flag, "nosuch")
             self.assertEqual(done.returncode, 2)
             self.assertIn(f"{flag}: found nosuch, needed is a part of one of: {allowed}", done.stderr)
 
