@@ -19,13 +19,13 @@ BUGS = {
     "chunk-added-twice": (
         "reduction.cc",
         "                    AddScaled(dtype, acc + at, data, run, weight);\n                  });\n  }\n"
-        "  if (!Sums(stage + 1)) Keep(offset, payload);",
+        "  if (!Sums(stage + 1)) Keep(offset, length, payload);",
         "                    AddScaled(dtype, acc + at, data, run, weight);\n"
         "                    if (Planted(\"chunk-added-twice\") && header.chunk == 1) {\n"
         "                      AddScaled(dtype, acc + at, data, run, weight);\n"
         "                    }\n"
         "                  });\n  }\n"
-        "  if (!Sums(stage + 1)) Keep(offset, payload);"),
+        "  if (!Sums(stage + 1)) Keep(offset, length, payload);"),
     "older-round": (
         "mesh.cc",
         "  const bool ours = over && active_ && header.group == active_->id();\n",
@@ -41,7 +41,7 @@ BUGS = {
         "                  [&](DType dtype, const std::byte* data, std::size_t run, std::size_t at) {\n"
         "                    Scale(dtype, to + at, data, run, other);\n"
         "                  });\n"
-        "    if (contributors_ == 1) Keep(offset, out.payload);\n"
+        "    if (contributors_ == 1) Keep(offset, length, out.payload);\n"
         "    return out;\n"
         "  }\n"),
     "copied-while-apply-writes": (
@@ -55,8 +55,8 @@ BUGS = {
         "  if (store_->landing && !Planted(\"copied-while-a-result-lands\")) return;\n"),
     "partial-sum-lands": (
         "reduction.cc",
-        "  if (!Sums(stage + 1)) Keep(offset, payload);",
-        "  if (!Sums(stage + 1) || Planted(\"partial-sum-lands\")) Keep(offset, payload);"),
+        "  if (!Sums(stage + 1)) Keep(offset, length, payload);",
+        "  if (!Sums(stage + 1) || Planted(\"partial-sum-lands\")) Keep(offset, length, payload);"),
     "early-frame-forgotten": (
         "early_frames.cc",
         "  frames_.push_back({header, std::move(payload)});\n",

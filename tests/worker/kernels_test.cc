@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -35,6 +36,24 @@ void ExpectSame(std::uint16_t found, double expected, const Format& format, std:
     EXPECT_TRUE(std::isnan(DecodeHalf(found, format.fraction, format.bias))) << i;
   } else {
     EXPECT_EQ(found, EncodeHalf(expected, format.fraction, format.bias)) << i;
+  }
+}
+
+TEST(KernelsTest, ZerosAreFoundAndMadeAtAnyPlaceAndSize) {
+  for (const std::size_t begin : {0, 1, 3}) {
+    for (const std::size_t size : {0, 1, 7, 8, 9, 4095, 4096, 4097, 12'301}) {
+      std::vector<unsigned char> bytes(begin + size + 1, 1);
+      std::fill(bytes.begin() + static_cast<std::ptrdiff_t>(begin), bytes.end() - 1, 0);
+      EXPECT_TRUE(IsZero(bytes.data() + begin, size)) << begin << " " << size;
+      for (std::size_t at = 0; at < size; at += 1 + size / 50) {
+        bytes[begin + at] = 0x80;
+        EXPECT_FALSE(IsZero(bytes.data() + begin, size)) << begin << " " << size << " " << at;
+        ZeroOver(bytes.data() + begin, size);
+        EXPECT_TRUE(IsZero(bytes.data() + begin, size)) << begin << " " << size << " " << at;
+      }
+      EXPECT_EQ(bytes.back(), 1);
+      EXPECT_EQ(bytes[begin == 0 ? bytes.size() - 1 : begin - 1], 1);
+    }
   }
 }
 

@@ -33,6 +33,7 @@ struct GroupSetup {
   std::size_t chunk_bytes = 64;
   std::size_t direct_bytes = 0;
   double initial_weight = 0;
+  std::size_t zeros = 0;  // so many elements at the front of each tensor are 0
 };
 
 struct Sent {
@@ -167,7 +168,9 @@ class Circle {
     std::vector<Numbers> tensors;
     for (const auto& [dtype, count] : setup_.shapes) {
       tensors.emplace_back(dtype, count);
-      for (std::size_t i = 0; i < count; ++i) tensors.back().Set(i, random_.Unit() * 2 - 1);
+      for (std::size_t i = 0; i < count; ++i) {
+        tensors.back().Set(i, i < setup_.zeros ? 0 : random_.Unit() * 2 - 1);
+      }
     }
     return tensors;
   }
@@ -225,7 +228,31 @@ class Circle {
     const std::size_t q = contributors();
     if (q == 0 || members() == 1) return 0;
     const bool direct = small() && members() <= Reduction::kDirectMembers;
-    return bytes() * (direct ? q * (members() - 1) : (q - 1) + (members() - 1));
+    return bytes() * (direct ? q * (members() - 1) : (q - 1) + (members() - 1)) -
+           (small() ? 0 : ZeroBytes() * (members() - 1));
+  }
+
+  std::size_t ShardBytes() const {
+    return ((bytes() + contributors() - 1) / contributors() + 63) / 64 * 64;
+  }
+
+  // The bytes of the ring's chunks that are zeros in every contributor's row.
+  std::size_t ZeroBytes() const {
+    std::size_t zeros = 0;
+    for (std::size_t begin = 0; begin < bytes(); begin += ShardBytes()) {
+      const std::size_t end = std::min(begin + ShardBytes(), bytes());
+      for (std::size_t at = begin; at < end; at += setup_.chunk_bytes) {
+        const std::size_t length = std::min(setup_.chunk_bytes, end - at);
+        bool zero = true;
+        for (const std::size_t m : Places()) {
+          std::vector<Numbers> before = before_[m];
+          const std::vector<std::byte> row = BytesAt(before);
+          for (std::size_t i = at; i < at + length; ++i) zero = zero && row[i] == std::byte{0};
+        }
+        if (zero) zeros += length;
+      }
+    }
+    return zeros;
   }
 
   // What the sums of contributors first, first + 1, .. around their ring are, bit for bit.
@@ -284,7 +311,7 @@ class Circle {
       return SumBelow(0, RoundWeights(shares));
     }
     if (bytes() <= setup_.direct_bytes || q == 0) return SumFrom(0);
-    const std::size_t shard = ((bytes() + q - 1) / q + 63) / 64 * 64;
+    const std::size_t shard = ShardBytes();
     std::vector<std::byte> row(bytes());
     for (std::size_t s = 0; s * shard < bytes(); ++s) {
       const std::vector<std::byte> sum = SumFrom(s);
@@ -441,6 +468,23 @@ TEST(NullsTest, MixedDtypesAndChunksThatDoNotDivideTheShards) {
   });
 }
 
+// As state that no step has written yet: its chunks are passed on without their bytes.
+TEST(NullsTest, ZerosAreKnownWithoutTheirBytes) {
+  const Shapes shapes = {{DType::kF32, 203}, {DType::kF64, 150}, {DType::kBF16, 400}};
+  ForEveryGroup([&](const std::vector<double>& weights, double initial_weight, std::uint64_t seed) {
+    for (const std::size_t zeros : {60, 1000}) {
+      Circle circle(
+          {.weights = weights, .shapes = shapes, .initial_weight = initial_weight, .zeros = zeros},
+          seed);
+      ASSERT_TRUE(circle.Run()) << "somebody waits for ever";
+      circle.Check();
+      const auto empty = [](const Sent& sent) { return sent.header.length == 0; };
+      const bool any = std::any_of(circle.log().begin(), circle.log().end(), empty);
+      EXPECT_EQ(any, circle.contributors() > 0 && circle.members() > 1);
+    }
+  });
+}
+
 TEST(NullsTest, TheDirectLimitItselfIsDirect) {
   for (const std::size_t direct : {400, 399}) {
     Circle circle(
@@ -531,7 +575,8 @@ TEST(NullsTest, PlainRowsInAndOut) {
   }
 }
 
-// Exactly the frames count that a good run sends, and each once.
+// Exactly the frames count that a good run sends, and each once; or instead of a chunk of the
+// result, one that says that it is zeros.
 TEST(NullsTest, FramesThatDoNotBelongAreRefused) {
   const std::vector<std::vector<double>> groups = {{1},
                                                    {0, 0},
@@ -551,10 +596,16 @@ TEST(NullsTest, FramesThatDoNotBelongAreRefused) {
       Circle circle({.weights = weights, .shapes = {{DType::kF32, 61}}, .direct_bytes = direct}, 1);
       ASSERT_TRUE(circle.Run());
       std::set<FrameKey> good;
-      std::set<std::pair<std::uint64_t, std::uint64_t>> places = {{0, 8}, {8, 64}, {0, 244}};
+      std::set<std::pair<std::uint64_t, std::uint64_t>> places = {
+          {0, 0}, {0, 8}, {8, 64}, {0, 244}};
       for (const Sent& sent : circle.log()) {
         good.insert(KeyOf(sent));
         places.insert({sent.header.offset, sent.header.length});
+        if (right != FrameKind::kRing) continue;
+        places.insert({sent.header.offset, 0});
+        Sent zeros = sent;
+        zeros.header.length = 0;
+        if (sent.header.stage + 1 >= circle.contributors()) good.insert(KeyOf(zeros));
       }
       for (std::size_t to = 0; to < n; ++to) {
         std::size_t accepted = 0;

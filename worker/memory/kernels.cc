@@ -18,6 +18,19 @@ namespace {
 typedef float Float __attribute__((aligned(1), may_alias));
 typedef double Double __attribute__((aligned(1), may_alias));
 typedef std::uint16_t Half __attribute__((aligned(1), may_alias));
+typedef std::uint64_t Word __attribute__((aligned(1), may_alias));
+
+// A page of the system.
+constexpr std::size_t kZeroBlock = 4096;
+
+bool IsZeroBlock(const std::byte* data, std::size_t bytes) {
+  const std::size_t words = bytes / sizeof(Word);
+  if (words > 0 && *reinterpret_cast<const Word*>(data) != 0) return false;
+  Word any = 0;
+  for (std::size_t i = 0; i < words; ++i) any |= reinterpret_cast<const Word*>(data)[i];
+  for (std::size_t i = words * sizeof(Word); i < bytes; ++i) any |= static_cast<Word>(data[i]);
+  return any == 0;
+}
 
 float FromBf16(std::uint16_t bits) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
@@ -207,6 +220,22 @@ void AddScaled(DType dtype, void* acc, const void* src, std::size_t bytes, Weigh
                                             count, weight.single);
     case DType::kBF16:
       return AddBf16(static_cast<Half*>(acc), static_cast<const Half*>(src), count, weight.single);
+  }
+}
+
+bool IsZero(const void* data, std::size_t bytes) {
+  const auto* const from = static_cast<const std::byte*>(data);
+  for (std::size_t at = 0; at < bytes; at += kZeroBlock) {
+    if (!IsZeroBlock(from + at, std::min(kZeroBlock, bytes - at))) return false;
+  }
+  return true;
+}
+
+void ZeroOver(void* dst, std::size_t bytes) {
+  auto* const to = static_cast<std::byte*>(dst);
+  for (std::size_t at = 0; at < bytes; at += kZeroBlock) {
+    const std::size_t block = std::min(kZeroBlock, bytes - at);
+    if (!IsZeroBlock(to + at, block)) std::memset(to + at, 0, block);
   }
 }
 

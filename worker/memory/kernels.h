@@ -36,6 +36,12 @@ void Scale(DType dtype, void* dst, const void* src, std::size_t bytes, Weight we
 // acc += weight * src; weight 0 does not change acc, whatever src holds. No overlap.
 void AddScaled(DType dtype, void* acc, const void* src, std::size_t bytes, Weight weight);
 
+// Whether all bytes are 0.
+bool IsZero(const void* data, std::size_t bytes);
+
+// dst = 0. What is zeros already is not written: pages that the system has yet to make stay unmade.
+void ZeroOver(void* dst, std::size_t bytes);
+
 }  // namespace prd
 
 #endif  // PRD_WORKER_MEMORY_KERNELS_H_

@@ -32,11 +32,16 @@ void CombineRun(DType dtype, std::byte* tensor, std::size_t run, std::size_t at,
   if (factor.exact != 0) {
     for (const Memory::Input& input : from) {
       if (input.weight.exact == 0) continue;
-      (first ? Scale : AddScaled)(dtype, sum, At(input.from, tensor, at), run, input.weight);
+      const std::byte* const part = At(input.from, tensor, at);
+      if (first && input.weight.exact > 0 && IsZero(part, run)) {
+        ZeroOver(sum, run);
+      } else {
+        (first ? Scale : AddScaled)(dtype, sum, part, run, input.weight);
+      }
       first = false;
     }
   }
-  if (first) std::memset(sum, 0, run);
+  if (first) ZeroOver(sum, run);
   if (!first && factor.exact != 1) Scale(dtype, sum, sum, run, factor);
   for (const Memory::Place& other : to.subspan(1)) {
     std::memcpy(At(other, tensor, at), sum, run);
@@ -129,6 +134,6 @@ std::shared_ptr<Transfer> HostMemory::Combine(const Layout& layout, std::size_t 
   return nullptr;
 }
 
-void HostMemory::Zero(std::byte* data, std::size_t bytes) { std::memset(data, 0, bytes); }
+void HostMemory::Zero(std::byte* data, std::size_t bytes) { ZeroOver(data, bytes); }
 
 }  // namespace prd

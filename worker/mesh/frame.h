@@ -82,7 +82,7 @@ struct FrameHeader {
   std::uint32_t chunk = 0;   // kRing: within the shard. kPing: kSendAgain. kPong: the Answer
   std::uint64_t offset = 0;  // of the payload in the row of bytes (layout.h). kFetch: the kRound
                              // whose result is wanted, kNoGroup for the replica
-  std::uint64_t length = 0;  // of the payload, bytes
+  std::uint64_t length = 0;  // of the payload, bytes. kRing: 0 is a chunk of zeros (reduction.h)
   // For data that may come twice (peers.h): the stream, and its number there, from 1. Else 0.
   std::uint64_t stream = 0;
   std::uint64_t number = 0;

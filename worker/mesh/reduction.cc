@@ -212,7 +212,11 @@ Reduction::Outgoing Reduction::NextRing() {
                     Scale(dtype, to + at, data, run, weight);
                   });
   }
-  if (contributors_ == 1) Keep(offset, out.payload);
+  if (contributors_ == 1) {
+    Keep(offset, length, out.payload);
+    OmitZeros(&out.payload);
+    out.header.length = out.payload.size();
+  }
   return out;
 }
 
@@ -299,7 +303,7 @@ void Reduction::SendUpIfSummed(std::vector<Outgoing>* out) {
 }
 
 void Reduction::SendDown(const SharedBytes& sum, std::vector<Outgoing>* out) {
-  Keep(0, sum);
+  Keep(0, sum.size(), sum);
   const Shard children = ChildrenBelow(members_);
   for (std::size_t child = children.begin; child < children.end; ++child) {
     Outgoing down;
@@ -321,7 +325,8 @@ Status Reduction::OnRing(std::size_t from, const FrameHeader& header, SharedByte
   const Shard shard = ShardAt(*ReceivedAt(stage));
   const std::size_t offset = shard.begin + header.chunk * options_.chunk_bytes;
   const std::size_t length = std::min(options_.chunk_bytes, shard.end - offset);
-  if (header.offset != offset || header.length != length) {
+  const bool zeros = header.length == 0 && !Sums(stage);
+  if (header.offset != offset || (header.length != length && !zeros)) {
     return Status(Code::kDataLoss, "a chunk of " + std::to_string(header.length) + " bytes at " +
                                        std::to_string(header.offset) + " where " +
                                        std::to_string(length) + " at " + std::to_string(offset) +
@@ -337,10 +342,12 @@ Status Reduction::OnRing(std::size_t from, const FrameHeader& header, SharedByte
                     AddScaled(dtype, acc + at, data, run, weight);
                   });
   }
-  if (!Sums(stage + 1)) Keep(offset, payload);
+  if (!Sums(stage + 1)) Keep(offset, length, payload);
+  if (Sums(stage) && !Sums(stage + 1)) OmitZeros(&payload);
   if (stage + 1 < received_.size()) {
     FrameHeader next = header;
     ++next.stage;
+    next.length = payload.size();
     out->push_back({After(next.stage), next, std::move(payload)});
   }
   return Status::Ok();
@@ -356,7 +363,7 @@ void Reduction::ReduceAlone() {
                   [&](DType dtype, const std::byte* data, std::size_t run, std::size_t at) {
                     Scale(dtype, chunk.data() + at, data, run, weight);
                   });
-    Keep(offset, chunk);
+    Keep(offset, chunk.size(), chunk);
   }
 }
 
@@ -372,25 +379,33 @@ void Reduction::SumDirect() {
                                                      weights_[position]);
                   });
   }
-  Keep(0, sum);
+  Keep(0, sum.size(), sum);
 }
 
-// What is final comes to rest; what is passed on stays as it came.
-void Reduction::Keep(std::size_t offset, const SharedBytes& chunk) {
+// A chunk of a result that is all zeros is sent without its bytes.
+void Reduction::OmitZeros(SharedBytes* chunk) {
+  if (IsZero(chunk->data(), chunk->size())) *chunk = SharedBytes();
+}
+
+// What is final comes to rest; what is passed on stays as it came. Without bytes, it is zeros.
+void Reduction::Keep(std::size_t offset, std::size_t length, const SharedBytes& chunk) {
   if (options_.into == Into::kNowhere) return;
-  row_->ForEach(offset, chunk.size(),
-                [&](DType dtype, std::byte* own, std::size_t run, std::size_t at) {
-                  const bool staged = options_.into == Into::kStaging;
-                  std::byte* const to = staged ? options_.staging + offset + at : own;
-                  if (options_.into == Into::kChange) {
-                    Scale(dtype, to, to, run, {-1, -1});
-                    AddScaled(dtype, to, chunk.data() + at, run, {1, 1});
-                  } else {
-                    std::memcpy(to, chunk.data() + at, run);
-                  }
-                  if (options_.initial_weight == 0 || options_.initial == nullptr) return;
-                  AddScaled(dtype, to, options_.initial + offset + at, run, weights_.back());
-                });
+  row_->ForEach(offset, length, [&](DType dtype, std::byte* own, std::size_t run, std::size_t at) {
+    const bool staged = options_.into == Into::kStaging;
+    std::byte* const to = staged ? options_.staging + offset + at : own;
+    const bool zeros = chunk.size() == 0;
+    if (options_.into == Into::kChange) {
+      const std::vector<std::byte> none(zeros ? run : 0);
+      Scale(dtype, to, to, run, {-1, -1});
+      AddScaled(dtype, to, zeros ? none.data() : chunk.data() + at, run, {1, 1});
+    } else if (zeros) {
+      ZeroOver(to, run);
+    } else {
+      std::memcpy(to, chunk.data() + at, run);
+    }
+    if (options_.initial_weight == 0 || options_.initial == nullptr) return;
+    AddScaled(dtype, to, options_.initial + offset + at, run, weights_.back());
+  });
 }
 
 }  // namespace prd

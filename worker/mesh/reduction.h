@@ -15,7 +15,9 @@
 // members: at stage Q-1+h, place p sends those of the shard that is final at place (p - h) mod n,
 // if there is one, to place p + 1 mod n; everybody keeps a copy. Every received chunk but the last
 // stage's goes on as the next stage's, at once. So a row moves (Q-1) + (n-1) times in all, each
-// shard is summed in one order, by one chain of members, and everybody gets the same bits.
+// shard is summed in one order, by one chain of members, and everybody gets the same bits. A chunk
+// of the result that is all zeros is passed on without its bytes: state that no step has written
+// yet, gradients of rows of an embedding that no sample had.
 //
 // Where only neighbours may send to each other (Options::ring_only), the ring is that of the
 // members' positions, whatever the row's size, and nulls stand in it as contributors of zeros.
@@ -152,7 +154,8 @@ class Reduction {
   void SendDown(const SharedBytes& sum, std::vector<Outgoing>* out);
   void ReduceAlone();
   void SumDirect();
-  void Keep(std::size_t offset, const SharedBytes& chunk);
+  void Keep(std::size_t offset, std::size_t length, const SharedBytes& chunk);
+  static void OmitZeros(SharedBytes* chunk);
 
   const Layout* row_;
   Options options_;
