@@ -161,7 +161,11 @@ class Cluster:
         self.log = open(self.dir / "prd.log", "a+")
 
     def __enter__(self):
-        self.start_daemon()
+        try:
+            self.start_daemon()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_):

@@ -18,10 +18,10 @@ except ModuleNotFoundError:
 
 import prd
 import prd.torch
-from prd.torch import parameters
+from prd.torch import parameters, state
 
 torch.set_num_threads(1)
-one_at_a_time = threading.Lock()  # PyTorch's random numbers are the process's
+one_at_a_time = state.random_numbers  # PyTorch's random numbers are the process's
 
 
 def make_model(seed=0):

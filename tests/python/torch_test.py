@@ -23,13 +23,14 @@ except ModuleNotFoundError:
 
 import prd
 import prd.torch
+from prd.torch import state
 
 torch.set_num_threads(1)
 AMP = torch.amp if hasattr(torch.amp, "GradScaler") else torch.cuda.amp
 OVERLAPS = {"p-reduce": "group_size = 2\noverlap = true", "ad-psgd": "overlap = true"}
 
 
-one_at_a_time = threading.Lock()  # PyTorch's random numbers are the process's
+one_at_a_time = state.random_numbers  # PyTorch's random numbers are the process's
 
 
 def make_model(seed=0, frozen=False):

@@ -23,7 +23,7 @@ from prd.torch.data import ShardedLoader
 from prd.torch.memory import zeros
 from prd.torch.parameters import Frozen, Parameters
 from prd.torch.passes import Passes
-from prd.torch.state import OptimizerState
+from prd.torch.state import OptimizerState, random_numbers
 
 _DTYPES = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16"}
 
@@ -134,7 +134,8 @@ class Worker(JobTime):
         if self._of.said and session.rank == 0:
             print(f"prd: {self._of.said}", file=sys.stderr)
         if seed and session.rank > 0:
-            torch.manual_seed((self.seed + session.rank * 0x9E3779B97F4A7C15) % (1 << 63))
+            with random_numbers:
+                torch.manual_seed((self.seed + session.rank * 0x9E3779B97F4A7C15) % (1 << 63))
             print(f"prd: rank {session.rank} draws random numbers of its own from here on (attach(seed=False) keeps the script's)",
                   file=sys.stderr)
         for one, inner in zip(optimizers, self._inner):

@@ -2,6 +2,7 @@
 import collections
 import ctypes
 import math
+import threading
 
 import torch
 
@@ -9,6 +10,9 @@ from prd.torch.memory import zeros_like
 
 _NUMBERS = (bool, int, float)
 _TRIED = 1 << 14  # elements of what an optimizer is tried on
+# Threads that ask PyTorch for the state of its random numbers at the same time may wait for each other for ever: it holds a lock of its own there,
+# and Python may switch threads meanwhile (PyTorch 1.13).
+random_numbers = threading.Lock()
 
 
 def _is_number(value, device):
@@ -143,7 +147,7 @@ class OptimizerState:
         self._parameters = []
         self.own = []  # names of the parameters whose state stays each worker's own
         count = 0
-        with torch.random.fork_rng(devices=[]):
+        with random_numbers, torch.random.fork_rng(devices=[]):
             for group in optimizer.param_groups:
                 for p in group["params"]:
                     if id(p) not in names:
