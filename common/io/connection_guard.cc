@@ -267,7 +267,7 @@ void ConnectionGuard::End(std::string_view group) {
 
 // Its group was ended, but what said so may have been read after its own connection had ended.
 void ConnectionGuard::Doom(int fd, Connection* connection) {
-  connection->doomed = true;
+  if (std::exchange(connection->doomed, true)) return;  // however many messages say so
   condemned_.push_back(
       {.fd = fd, .cookie = connection->cookie, .at = MonotonicNs() + kHasItsSay, .surplus = false});
 }

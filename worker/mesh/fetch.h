@@ -36,7 +36,6 @@ class IncomingReplica {
         frames_(store->memory->meter(), MemoryUse::kCopies, false) {}
 
   GroupId result() const { return result_; }
-  bool alone() const { return alone_; }
 
   // kReplica, then kChunk in order; or kGone. An error means that this copy cannot succeed:
   // kNotFound, that the source has no such result.
