@@ -435,6 +435,7 @@ void Background::Perform(Instant now) {
 void Background::EnterRun(const Welcome& welcome) {
   const MeshProtection protection{.security = welcome.mesh_security,
                                   .device_network_trusted = welcome.device_network_trusted};
+  store_.keeps_gradients = accumulates_ && welcome.batch > 0;
   mesh_->JoinRun(FrameRun(welcome), welcome.plan,
                  std::max<std::uint32_t>(welcome.lease_ms, 1) * kMillisecond, protection);
   if (protection.MayUseNccl() || !store_.memory->device()) return;

@@ -72,7 +72,9 @@ class Background : private MeshEvents {
   // Told with the next report of this worker. Any thread.
   void TellLoss(double loss);
 
-  // From now on the replica is in this memory. On the thread, in a request that attaches.
+  // SessionOptions::accumulates. On the thread, in a request that attaches; so MoveTo, by which the
+  // replica is in this memory from now on.
+  void SetAccumulates(bool accumulates) { accumulates_ = accumulates; }
   void MoveTo(ReplicaHome home);
   // Makes the thread look at its inputs. Any thread.
   void Wake() { eventfd_write(wake_.fd, 1); }
@@ -174,6 +176,7 @@ class Background : private MeshEvents {
   bool leave_seen_ = false;
   bool failure_seen_ = false;  // of the replica's memory
   bool said_no_nccl_ = false;
+  bool accumulates_ = false;
 
   // Shared.
   LineLog log_;

@@ -327,6 +327,7 @@ Task<Status> SessionCalls::JoinJob(Replica replica) {
         replica_.gradients.empty() ? ShapesOf(replica_.parameters) : replica_.gradients,
         replica_.state);
     background_->store()->kept_in_calls = replica_.state_in_apply;
+    background_->SetAccumulates(core.hello.accumulates);
     session->Attach(now, core, out);
   };
   device_ = home->device;  // by the time that anything is done with it

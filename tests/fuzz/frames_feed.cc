@@ -240,6 +240,7 @@ class FramesFeed : public MeshEvents {
       header.stream = script->Below(6);
       header.number = script->Below(4);
     }
+    if (odd % 8 == 0) header.done = script->Number();
     std::string payload = Payload(script, header.kind);
     header.length = payload.size();
     std::array<std::byte, kFrameHeaderBytes> bytes = EncodeHeader(header);

@@ -12,19 +12,15 @@ import sys
 BUGS = {
     "chunk-dropped": (
         "reduction.cc",
-        "  received_[stage][header.chunk] = true;\n  --missing_;\n  if (Sums(stage) && adds()) {",
+        "  received_[stage][header.chunk] = true;\n  --missing_;\n",
         "  received_[stage][header.chunk] = true;\n  --missing_;\n"
-        "  if (Planted(\"chunk-dropped\") && header.chunk == 1 && !Sums(stage)) return Status::Ok();\n"
-        "  if (Sums(stage) && adds()) {"),
+        "  if (Planted(\"chunk-dropped\") && header.chunk == 1 && !Sums(stage)) return Status::Ok();\n"),
     "chunk-added-twice": (
         "reduction.cc",
-        "                    AddScaled(dtype, acc + at, data, run, weight);\n                  });\n  }\n"
         "  if (!Sums(stage + 1)) Keep(offset, length, payload);",
-        "                    AddScaled(dtype, acc + at, data, run, weight);\n"
-        "                    if (Planted(\"chunk-added-twice\") && header.chunk == 1) {\n"
-        "                      AddScaled(dtype, acc + at, data, run, weight);\n"
-        "                    }\n"
-        "                  });\n  }\n"
+        "  if (Planted(\"chunk-added-twice\") && Sums(stage) && header.chunk == 1) {\n"
+        "    AddPart(offset, length, payload.data(), false);\n"
+        "  }\n"
         "  if (!Sums(stage + 1)) Keep(offset, length, payload);"),
     "older-round": (
         "mesh.cc",
@@ -33,17 +29,11 @@ BUGS = {
         "                                        Planted(\"older-round\"));\n"),
     "weight-on-the-wrong-hop": (
         "reduction.cc",
-        "  if (!adds()) std::memset(to, 0, length);\n",
-        "  if (!adds()) std::memset(to, 0, length);\n"
-        "  if (Planted(\"weight-on-the-wrong-hop\") && adds()) {\n"
-        "    const Weight other = weights_[(options_.position + 1) % members_];\n"
-        "    row_->ForEach(offset, length,\n"
-        "                  [&](DType dtype, const std::byte* data, std::size_t run, std::size_t at) {\n"
-        "                    Scale(dtype, to + at, data, run, other);\n"
-        "                  });\n"
-        "    if (contributors_ == 1) Keep(offset, length, out.payload);\n"
-        "    return out;\n"
-        "  }\n"),
+        "  if (!adds() && first) std::memset(sum, 0, length);\n  if (!adds()) return;\n"
+        "  const Weight weight = weights_[options_.position];\n",
+        "  if (!adds() && first) std::memset(sum, 0, length);\n  if (!adds()) return;\n"
+        "  const bool wrong = Planted(\"weight-on-the-wrong-hop\") && first;\n"
+        "  const Weight weight = weights_[(options_.position + (wrong ? 1 : 0)) % members_];\n"),
     "copied-while-apply-writes": (
         "fetch.cc",
         "  if (!lock.owns_lock()) return;\n  std::array",
@@ -53,6 +43,21 @@ BUGS = {
         "  if (waiting_.empty() || store_->landing) return;\n",
         "  if (waiting_.empty()) return;\n"
         "  if (store_->landing && !Planted(\"copied-while-a-result-lands\")) return;\n"),
+    "done-cell-added-again": (
+        "reduction.cc",
+        "  const std::uint64_t here = DoneIn(offset, length) & ~done;\n",
+        "  const std::uint64_t here =\n"
+        "      Planted(\"done-cell-added-again\") ? 0 : DoneIn(offset, length) & ~done;\n"),
+    "done-cell-of-another-added-to": (
+        "reduction.cc",
+        "    if ((here >> i & 1) != 0) {\n",
+        "    if (Planted(\"done-cell-of-another-added-to\")) done = 0;\n"
+        "    if ((here >> i & 1) != 0) {\n"),
+    "done-cells-of-an-earlier-round": (
+        "group_reduction.cc",
+        "    if (std::exchange(store->averaged_for, group_.iteration) != group_.iteration) {\n",
+        "    if (std::exchange(store->averaged_for, group_.iteration) != group_.iteration &&\n"
+        "        !Planted(\"done-cells-of-an-earlier-round\")) {\n"),
     "partial-sum-lands": (
         "reduction.cc",
         "  if (!Sums(stage + 1)) Keep(offset, length, payload);",

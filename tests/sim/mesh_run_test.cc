@@ -32,6 +32,7 @@ TEST(MeshRunTest, AllLawsHold) {
     ASSERT_EQ(run.invariant, "") << Text(seed, run);
     sum.succeeded += run.succeeded;
     sum.landed_in_part += run.landed_in_part;
+    sum.held += run.held;
     sum.copied += run.copied;
     sum.pulled += run.pulled;
     sum.resumed += run.resumed;
@@ -42,6 +43,7 @@ TEST(MeshRunTest, AllLawsHold) {
   // Nothing of it is for lack of trying.
   EXPECT_GT(sum.succeeded, 10'000u);
   EXPECT_GT(sum.landed_in_part, 10u);
+  EXPECT_GT(sum.held, 100u);
   EXPECT_GT(sum.copied, 5'000u);
   EXPECT_GT(sum.pulled, 1'000u);
   EXPECT_GT(sum.resumed, 300u);

@@ -60,6 +60,7 @@ int RunMeshSweep(const CommandOptions& options) {
                {"groups", run.groups},
                {"groups_ok", run.succeeded},
                {"landed_in_part", run.landed_in_part},
+               {"held", run.held},
                {"copies", run.copies},
                {"copies_ok", run.copied},
                {"pulls", run.pulls},

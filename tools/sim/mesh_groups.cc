@@ -44,13 +44,37 @@ void MeshRun::MakeGroup() {
                   .iteration = ++rounds_};
   formed.group.ring_only = prng_.Below(6) == 0;
   const bool nulls = rounds || setting_.plan.every == 1;
-  for (Worker* worker : free) {
-    double weight =
-        setting_.exact ? 0.25 * static_cast<double>(1 + prng_.Below(2)) : 0.05 + prng_.Unit();
-    if (nulls && prng_.Below(4) == 0) weight = 0;
-    Join(&formed, worker, weight);
-  }
+  for (Worker* worker : free) Join(&formed, worker, DrawWeight(nulls));
   Launch(std::move(formed));
+}
+
+double MeshRun::DrawWeight(bool nulls) {
+  const double weight =
+      setting_.exact ? 0.25 * static_cast<double>(1 + prng_.Below(2)) : 0.05 + prng_.Unit();
+  return nulls && prng_.Below(4) == 0 ? 0 : weight;
+}
+
+void MeshRun::TryAgain(GroupId id) {
+  Formed& before = FormedOf(id);
+  const bool failed = std::all_of(before.members.begin(), before.members.end(),
+                                  [](const Taking& member) { return member.over && !member.ok; });
+  if (!failed || std::exchange(before.tried_again, true)) return;
+  Formed formed;
+  formed.group = {.id = ++last_group_,
+                  .kind = GroupKind::kTrain,
+                  .iteration = before.group.iteration,
+                  .ring_only = prng_.Below(6) == 0};
+  for (const Taking& each : before.members) {
+    Worker* worker = &workers_[each.worker];
+    if (worker->life != each.life || worker->mesh == nullptr || !worker->started ||
+        worker->reserved || worker->copying ||
+        (each.begun ? worker->offered_to != id : each.gave.has_value())) {
+      continue;  // or its gradients are others by now
+    }
+    Join(&formed, worker, DrawWeight(prng_.Below(2) == 0));
+    formed.members.back().gave = each.gave;
+  }
+  if (!formed.members.empty()) Launch(std::move(formed));
 }
 
 void MeshRun::Join(Formed* formed, Worker* worker, double weight) {
@@ -91,7 +115,8 @@ void MeshRun::Begin(GroupId id, std::size_t index) {
   ReplicaStore& store = *worker->store;
   const Reduced what = initial ? Reduced() : ReducedInTraining(setting_.plan);
   if (!initial && what.payload == Payload::kGradients) {
-    Refill(&worker->gradients);
+    worker->offered_to = id;
+    if (!member.gave) Refill(&worker->gradients);
     if (TrainsInRounds(setting_.plan) && member.weight != 0) store.Deposit();
   }
   if (!initial && setting_.exact && what.landing == Landing::kParameters) {
@@ -111,13 +136,15 @@ void MeshRun::Begin(GroupId id, std::size_t index) {
     for (std::size_t j = 0; j < change.size() && j < base.size(); ++j) change[j] -= base[j];
     member.gave = std::move(change);
   } else if (what.landing == Landing::kGradients) {
-    member.gave = Values(layout, Read(layout));
+    member.holds = Values(layout, Read(layout));
+    if (!member.gave) member.gave = member.holds;
   } else if (TrainsInRounds(setting_.plan)) {
     member.gave = member.weight != 0 ? Values(layout, CopyOf(store.outbox))
                                      : std::vector<double>(Values(layout, Read(layout)).size());
   }
   Say(Name(worker->number) + " begins group " + std::to_string(id) + " of " +
-      std::to_string(formed.members.size()));
+      std::to_string(formed.members.size()) + ", weight " + std::to_string(member.weight) +
+      (formed.group.ring_only ? ", along the ring alone" : ""));
   NoteVirtual(worker);
   worker->mesh->StartReduce(now, formed.group, what, 1);
   Wake(worker);
@@ -138,6 +165,7 @@ void MeshRun::Begin(GroupId id, std::size_t index) {
         CheckUntouched(worker, FormedOf(id), taking, "it was called off");
         worker->reducing = false;
         worker->reserved.reset();
+        After(DelayNs(1e6), [this, id] { TryAgain(id); });
       }
       Wake(worker);
     });
@@ -207,6 +235,10 @@ void MeshRun::OnReduced(Worker* worker, GroupId id, const Status& status,
   if (!status.ok()) {
     CheckUntouched(worker, formed, member, status.ToString());
     FetchResult(worker, &formed, member.weight != 0);
+    if (formed.group.kind == GroupKind::kTrain &&
+        ReducedInTraining(setting_.plan).landing == Landing::kGradients) {
+      After(DelayNs(1e6), [this, id] { TryAgain(id); });
+    }
     return;
   }
   ++result_.succeeded;
@@ -219,6 +251,36 @@ void MeshRun::OnReduced(Worker* worker, GroupId id, const Status& status,
   if (TrainsInRounds(setting_.plan) && prng_.Below(3) != 0) TakeInbox(worker);
 }
 
+void MeshRun::HoldToEarlier(const Formed& formed, const std::vector<double>& values,
+                            const std::vector<double>& before, std::vector<double>* sum) {
+  std::vector<bool> held(values.size());
+  std::vector<bool> fits(values.size());
+  const bool any = std::any_of(formed.members.begin(), formed.members.end(),
+                               [](const Taking& member) { return member.weight != 0; });
+  if (!any) return;  // a sum of none is zeros
+  for (const Taking& member : formed.members) {
+    if ((member.weight == 0 && !formed.group.ring_only) || !member.holds) continue;
+    if (*member.holds == *member.gave) continue;
+    for (std::size_t j = 0; j < values.size(); ++j) {
+      const double has = member.holds->at(j);
+      const bool differs = has != member.gave->at(j);
+      // An average may be what was given, by chance. Members hold different ones where one of them
+      // gave nothing to the group between.
+      if (values[j] == has || (differs && !fits[j])) sum->at(j) = has;
+      fits[j] = fits[j] || values[j] == has;
+      held[j] = held[j] || differs;
+    }
+  }
+  for (std::size_t j = 0; j < values.size(); ++j) {
+    if (!held[j]) continue;
+    ++result_.held;
+    if (values[j] == sum->at(j) || (!before.empty() && values[j] == before[j])) continue;
+    throw Violation("one-average", "element " + std::to_string(j) + " of group " +
+                                       std::to_string(formed.group.id) +
+                                       " is not what a member had of it");
+  }
+}
+
 // A group that failed has changed nothing. Where averages land in place, it may have replaced some
 // elements by the group's result.
 void MeshRun::CheckUntouched(Worker* worker, const Formed& formed, const Taking& member,
@@ -227,8 +289,8 @@ void MeshRun::CheckUntouched(Worker* worker, const Formed& formed, const Taking&
   if (AveragesInBackground(setting_.plan) && !initial) return;
   const Bytes after = LandingOf(*worker, formed.group.kind);
   if (after == member.before) return;
-  const bool lands =
-      !initial && !DrawnAhead(setting_.plan) && ReducedInTraining(setting_.plan) == Reduced();
+  const Reduced what = ReducedInTraining(setting_.plan);
+  const bool lands = !initial && (what == Reduced() || what.landing == Landing::kGradients);
   const bool whole = std::all_of(formed.members.begin(), formed.members.end(),
                                  [](const Taking& each) { return each.weight == 0 || each.gave; });
   if (!lands || !whole) {
@@ -244,6 +306,7 @@ void MeshRun::CheckUntouched(Worker* worker, const Formed& formed, const Taking&
   sum.resize(values.size());
   size.resize(values.size());
   if (formed.result) sum = Values(layout, *formed.result);  // and then bit for bit
+  if (!formed.result) HoldToEarlier(formed, values, before, &sum);
   for (std::size_t j = 0; j < values.size(); ++j) {
     if (values[j] == before[j]) sum[j] = values[j];
   }
@@ -299,6 +362,7 @@ void MeshRun::CheckResult(Worker* worker, Formed* formed, Taking* member) {
       kind == GroupKind::kInitial ? Landing::kParameters : ReducedInTraining(setting_.plan).landing;
   const double steps = static_cast<double>(formed->members.size()) + 3;
   if (landing == Landing::kParameters || landing == Landing::kGradients) {
+    if (landing == Landing::kGradients) HoldToEarlier(*formed, Values(layout, after), {}, &sum);
     CheckNear("result", worker, layout, after, sum, size, steps, setting_.exact);
     if (formed->result && *formed->result != after) {
       throw Violation("result", Name(worker->number) + " has other bits of group " +

@@ -18,8 +18,11 @@
 //   let-in       nobody without a key is let in, and no frame of theirs counts; each is counted as
 //                forged, and no other is
 //   prompt       where nothing else goes wrong, a member's end breaks its groups within half a
-//   lease bounded      frames that come before their group are kept up to a bound recovers     at
-//   the end, a group of all workers succeeds
+//                lease
+//   bounded      frames that come before their group are kept up to a bound
+//   one-average  where a group failed, and its members try again, an element has the average that
+//                one of them had of it, and is averaged again only if none had
+//   recovers     at the end, a group of all workers succeeds
 #ifndef PRD_TOOLS_SIM_MESH_RUN_H_
 #define PRD_TOOLS_SIM_MESH_RUN_H_
 
@@ -42,6 +45,7 @@ struct MeshRunResult {
   std::string setting;                      // what the seed has drawn
   std::uint64_t groups = 0, succeeded = 0;  // at members
   std::uint64_t landed_in_part = 0;         // of groups that failed
+  std::uint64_t held = 0;                   // elements that a group tried again had already
   std::uint64_t copies = 0, copied = 0;
   std::uint64_t pulls = 0, pulled = 0;
   std::uint64_t probes = 0;

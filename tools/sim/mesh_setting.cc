@@ -12,6 +12,7 @@ struct NamedPlan {
 };
 const NamedPlan kPlans[] = {
     {"models", {}},
+    {"ahead", {.by = GroupPlan{.members = Membership::kAhead}}},
     {"gradients", {.by = GroupPlan{.payload = Payload::kGradients}}},
     {"rounds", {.by = GroupPlan{.payload = Payload::kGradients, .any_time = true}}},
     {"background", {.by = GroupPlan{.any_time = true, .run_ahead = 1}}},

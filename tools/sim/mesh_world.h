@@ -50,6 +50,9 @@ struct Taking {  // one member's part in a group
   bool begun = false;
   std::optional<std::vector<double>> gave;
   Bytes before;  // where the result goes
+  // Gradients as they stand when the group begins. Where it is tried again, what differs from
+  // `gave` is the average of a group before.
+  std::optional<std::vector<double>> holds;
   bool over = false;
   bool ok = false;
 };
@@ -57,6 +60,7 @@ struct Formed {
   Group group;
   std::vector<Taking> members;
   std::optional<Bytes> result;  // of the first that has it, where all have the same
+  bool tried_again = false;
 };
 
 struct Copying {
@@ -100,6 +104,7 @@ struct Worker : public MeshEvents {
   Ticket tickets = 0;
   std::vector<double> inbox;  // what is to be there, of rounds
   std::vector<double> inbox_size;
+  GroupId offered_to = 0;      // whose gradients are there
   std::uint64_t asked_at = 0;  // the newest deadline asked for
 
   void OnReduced(GroupId group, const Status& status, std::uint64_t sent,
@@ -214,6 +219,9 @@ class MeshRun {
   Formed& FormedOf(GroupId id) { return formed_[id]; }
   void MakeInitial();
   void MakeGroup();
+  // Its members have the same gradients to average, where none has a result of all of them.
+  void TryAgain(GroupId id);
+  double DrawWeight(bool nulls);
   void Join(Formed* formed, Worker* worker, double weight);
   void Launch(Formed formed);
   void Begin(GroupId id, std::size_t index);
@@ -229,6 +237,10 @@ class MeshRun {
   void CheckAccused(Worker* worker, std::size_t accused, GroupId id);
   // The weighted sum of what they gave, and of its sizes.
   void Sum(const Formed& formed, std::vector<double>* sum, std::vector<double>* size) const;
+  // Where a member brought what an earlier group's average had given it already, that is due, in
+  // `sum` and in `values`; in these there may be what stood there before, where that is given.
+  void HoldToEarlier(const Formed& formed, const std::vector<double>& values,
+                     const std::vector<double>& before, std::vector<double>* sum);
   void CheckResult(Worker* worker, Formed* formed, Taking* member);
   void CheckInbox(Worker* worker, const Formed& formed, const Taking& member,
                   const std::vector<double>& sum, const std::vector<double>& size,

@@ -7,7 +7,7 @@
 namespace prd {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x61647270;  // "prda": the a is the version, after 9
+constexpr std::uint32_t kMagic = 0x62647270;  // "prdb": the b is the version, after 9 and a
 
 struct Writer {
   std::byte* at;
@@ -41,6 +41,7 @@ void Fields(Cursor cursor, Word32& magic, Word32& kind, Header& h) {
   cursor(h.length);
   cursor(h.stream);
   cursor(h.number);
+  cursor(h.done);
 }
 
 // As they are on the wire: without gaps.

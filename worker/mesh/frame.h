@@ -86,13 +86,15 @@ struct FrameHeader {
   // For data that may come twice (peers.h): the stream, and its number there, from 1. Else 0.
   std::uint64_t stream = 0;
   std::uint64_t number = 0;
+  std::uint64_t done = 0;  // kRing: the cells of the chunk that are the result (reduction.h), a bit
+                           // for each, the first one's the lowest
   friend bool operator==(const FrameHeader&, const FrameHeader&) = default;
 };
 
 // A kPing; `number` is what the topic has it to be.
 FrameHeader PingOf(Topic topic, std::uint64_t number, RunId run, Incarnation from, Incarnation to);
 
-inline constexpr std::size_t kFrameHeaderBytes = 80;
+inline constexpr std::size_t kFrameHeaderBytes = 88;
 
 std::array<std::byte, kFrameHeaderBytes> EncodeHeader(const FrameHeader& header);
 // nullopt: not a header of this version, or one whose length is not `payload_bytes`.

@@ -123,8 +123,8 @@ bool GroupReduction::Advance(Instant now) {
   Copy();
   if (own_ != nullptr && own_->ready() < own_->size()) return false;
   silence_.Progress(now);
-  context_.store->landing = InPlace();
-  if (InPlace()) context_.store->shadow_newer = true;  // perhaps, also if it fails
+  context_.store->landing = InPlace() && Commits();
+  if (context_.store->landing) context_.store->shadow_newer = true;  // perhaps, also if it fails
   return hears_ = true;
 }
 
@@ -152,6 +152,12 @@ void GroupReduction::Staged() {
                              .ring_only = group_.ring_only};
   for (const GroupMember& each : group_.members) options.weights.push_back(each.weight);
   if (!device() && group_.initial_weight != 0) options.initial = store->initial.data();
+  if (what_ == Reduces::kGradients && InPlace()) {
+    if (std::exchange(store->averaged_for, group_.iteration) != group_.iteration) {
+      store->averaged_cells.clear();
+    }
+    options.done = &store->averaged_cells;
+  }
   if (ReplacesOutbox() || InPlace()) {
     const bool change = what_ == Reduces::kVirtual;
     options.into = change ? Reduction::Into::kChange : Reduction::Into::kRow;
@@ -186,14 +192,23 @@ void GroupReduction::Copy() {
 
 // Straight into the parameters: on the plane by the device itself, on a host as chunks are final.
 bool GroupReduction::Commits() const {
-  return what_ == Reduces::kParameters && group_.kind == GroupKind::kTrain && !MayBeLate();
+  return what_ == Reduces::kParameters && group_.kind == GroupKind::kTrain;
 }
 
 bool GroupReduction::HandedOver() {
-  if (handed_over_ || !started_ || !runs() || !Commits()) return false;
+  if (handed_over_ || !started_ || !runs() || !Commits() || MayBeLate()) return false;
   handed_over_ = context_.plane->Enqueued();
   if (handed_over_) context_.store->shadow_newer = true;  // in the order of the memory's stream
   return handed_over_;
+}
+
+// On a host: parameters, or gradients that do not go around as wholes. Of these each chunk that is
+// final takes the place of the own part, and the store notes which have.
+bool GroupReduction::InPlace() const {
+  if (device() || ResultStays()) return false;
+  const bool gradients = what_ == Reduces::kGradients && !context_.store->keeps_gradients &&
+                         shape_->bytes() > context_.direct_bytes;
+  return Commits() || gradients;
 }
 
 DevicePlane::Into GroupReduction::Into() const {
@@ -468,7 +483,9 @@ Status GroupReduction::Commit() {
       CommitParameters(place, initial);
       break;
     case Reduces::kGradients:
-      if (!stays()) store->memory->Combine(store->gradients, Memory::Tensors(), {{place}});
+      store->averaged_cells.clear();
+      if (stays() || InPlace()) break;
+      store->memory->Combine(store->gradients, Memory::Tensors(), {{place}});
       break;
     case Reduces::kDifference:
       in_parameters = true;

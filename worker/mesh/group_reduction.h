@@ -13,10 +13,12 @@
 // averaged, and the next attempt waits until the caller is back (ReplicaStore::away).
 //
 // What is contributed as a row of its own is replaced by what comes of it, without another row:
-// by the result, or by what it changes. So are parameters of a replica on a host that are averaged
-// while their caller waits, chunk by chunk. A reduction that fails after that leaves some chunks
-// averaged; the next group averages them again. Nobody copies the replica meanwhile
-// (ReplicaStore::landing).
+// by the result, or by what it changes. So are parameters and gradients of a replica on a host that
+// are averaged while their caller waits, chunk by chunk. A reduction that fails after that leaves
+// some chunks averaged. The next group averages parameters again. Gradients it takes as they are
+// where some member has the average, and sums where none has (Reduction::Options::done): so all
+// have one average of each element, and no gradient is in it twice. Nobody copies a replica whose
+// parameters are being replaced (ReplicaStore::landing).
 //
 // Part of Mesh: used by the background thread alone.
 #ifndef PRD_WORKER_MESH_GROUP_REDUCTION_H_
@@ -125,7 +127,7 @@ class GroupReduction {
   Status CheckInitial() const;
   bool Take();
   bool Commits() const;
-  bool InPlace() const { return Commits() && !device() && !ResultStays(); }
+  bool InPlace() const;
   bool ReplacesOutbox() const;
   bool Arrives() const { return what_ == Reduces::kOutbox && !device(); }
   DevicePlane::Into Into() const;

@@ -11,8 +11,16 @@
 namespace prd {
 namespace {
 
-// Shards begin at cache lines of the row, and so never inside an element.
-constexpr std::size_t kShardAlign = 64;
+constexpr std::size_t kCacheLine = 64;
+constexpr std::size_t kMaxCells = 64;  // of a chunk: FrameHeader::done has so many bits
+
+// A multiple of 8, of which chunks of a row are multiples; at most kMaxCells are in one.
+std::size_t CellBytes(std::size_t row_bytes, std::size_t chunk_bytes) {
+  while (chunk_bytes / 2 >= row_bytes && chunk_bytes % 16 == 0) chunk_bytes /= 2;
+  std::size_t cells = kMaxCells;
+  while (chunk_bytes % (8 * cells) != 0) --cells;
+  return chunk_bytes / cells;
+}
 
 }  // namespace
 
@@ -36,8 +44,11 @@ Reduction::Reduction(const Layout* row, Options options)
   place_ = PlaceOf(options_.position);
   if (row_->bytes() <= options_.direct_bytes && !options_.ring_only) {
     way_ = members_ <= kDirectMembers ? Way::kDirect : Way::kTree;
+    options_.done = nullptr;
   }
   if (row_->bytes() == 0) return;
+  cell_bytes_ = CellBytes(row_->bytes(), options_.chunk_bytes);
+  if (options_.done != nullptr) options_.done->resize(CellsIn(row_->bytes()));
   if (alone()) {
     own_count_ = 1;
     return;
@@ -55,8 +66,10 @@ Reduction::Reduction(const Layout* row, Options options)
     contributions_.resize(members_);
     return;
   }
+  // Shards begin at cells of the row, and so never inside an element.
   const std::size_t even = (row_->bytes() + contributors_ - 1) / contributors_;
-  shard_bytes_ = (even + kShardAlign - 1) / kShardAlign * kShardAlign;
+  const std::size_t align = (kCacheLine + cell_bytes_ - 1) / cell_bytes_ * cell_bytes_;
+  shard_bytes_ = (even + align - 1) / align * align;
   own_count_ = contributes() ? ChunksOf(ShardAt(place_)) : 0;
   received_.resize(contributors_ + members_ - 2);
   for (std::size_t stage = 0; stage < received_.size(); ++stage) {
@@ -203,21 +216,56 @@ Reduction::Outgoing Reduction::NextRing() {
                 .offset = offset,
                 .length = length};
   out.payload = SharedBytes(length);
-  std::byte* to = out.payload.data();
-  const Weight weight = weights_[options_.position];
-  if (!adds()) std::memset(to, 0, length);
-  if (adds()) {
-    row_->ForEach(offset, length,
-                  [&](DType dtype, const std::byte* data, std::size_t run, std::size_t at) {
-                    Scale(dtype, to + at, data, run, weight);
-                  });
-  }
+  out.header.done = AddOwn(offset, length, out.payload.data(), true, 0);
   if (contributors_ == 1) {
     Keep(offset, length, out.payload);
     OmitZeros(&out.payload);
     out.header.length = out.payload.size();
+    out.header.done = 0;
   }
   return out;
+}
+
+// The cells of a chunk that are the result here, as FrameHeader::done.
+std::uint64_t Reduction::DoneIn(std::size_t offset, std::size_t length) const {
+  std::uint64_t done = 0;
+  if (options_.done == nullptr) return done;
+  for (std::size_t i = 0; i < CellsIn(length); ++i) {
+    if ((*options_.done)[offset / cell_bytes_ + i]) done |= std::uint64_t{1} << i;
+  }
+  return done;
+}
+
+// This member's weighted part of what stands at `offset` in the row.
+void Reduction::AddPart(std::size_t offset, std::size_t length, std::byte* sum, bool first) {
+  if (!adds() && first) std::memset(sum, 0, length);
+  if (!adds()) return;
+  const Weight weight = weights_[options_.position];
+  row_->ForEach(offset, length,
+                [&](DType dtype, const std::byte* data, std::size_t run, std::size_t at) {
+                  (first ? Scale : AddScaled)(dtype, sum + at, data, run, weight);
+                });
+}
+
+// The same of a chunk, of which some cells are the result already: in `sum`, as `done` says, or
+// here. Returns which are now.
+std::uint64_t Reduction::AddOwn(std::size_t offset, std::size_t length, std::byte* sum, bool first,
+                                std::uint64_t done) {
+  const std::uint64_t here = DoneIn(offset, length) & ~done;
+  if ((here | done) == 0) {
+    AddPart(offset, length, sum, first);
+    return 0;
+  }
+  for (std::size_t i = 0; i < CellsIn(length); ++i) {
+    const std::size_t at = i * cell_bytes_;
+    const std::size_t bytes = std::min(cell_bytes_, length - at);
+    if ((here >> i & 1) != 0) {
+      row_->Read(offset + at, bytes, sum + at);
+    } else if ((done >> i & 1) == 0) {
+      AddPart(offset + at, bytes, sum + at, first);
+    }
+  }
+  return here | done;
 }
 
 Status Reduction::OnFrame(std::size_t from, const FrameHeader& header, SharedBytes payload,
@@ -332,21 +380,21 @@ Status Reduction::OnRing(std::size_t from, const FrameHeader& header, SharedByte
                                        std::to_string(length) + " at " + std::to_string(offset) +
                                        " were expected");
   }
+  const std::size_t cells = Sums(stage) ? CellsIn(length) : 0;
+  if (cells < kMaxCells && header.done >> cells != 0) {
+    return Status(Code::kDataLoss, "a chunk of stage " + std::to_string(stage) + " in which " +
+                                       std::to_string(cells) +
+                                       " cells may be done at most says that others are");
+  }
   received_[stage][header.chunk] = true;
   --missing_;
-  if (Sums(stage) && adds()) {
-    std::byte* acc = payload.data();
-    const Weight weight = weights_[options_.position];
-    row_->ForEach(offset, length,
-                  [&](DType dtype, const std::byte* data, std::size_t run, std::size_t at) {
-                    AddScaled(dtype, acc + at, data, run, weight);
-                  });
-  }
+  FrameHeader next = header;
+  if (Sums(stage)) next.done = AddOwn(offset, length, payload.data(), false, header.done);
   if (!Sums(stage + 1)) Keep(offset, length, payload);
   if (Sums(stage) && !Sums(stage + 1)) OmitZeros(&payload);
   if (stage + 1 < received_.size()) {
-    FrameHeader next = header;
     ++next.stage;
+    if (!Sums(next.stage)) next.done = 0;
     next.length = payload.size();
     out->push_back({After(next.stage), next, std::move(payload)});
   }
@@ -356,13 +404,13 @@ Status Reduction::OnRing(std::size_t from, const FrameHeader& header, SharedByte
 void Reduction::ReduceAlone() {
   if (options_.into == Into::kNowhere) return;
   const std::size_t bytes = row_->bytes();
-  const Weight weight = weights_[options_.position];
   for (std::size_t offset = 0; offset < bytes; offset += options_.chunk_bytes) {
     SharedBytes chunk(std::min(options_.chunk_bytes, bytes - offset));
-    row_->ForEach(offset, chunk.size(),
-                  [&](DType dtype, const std::byte* data, std::size_t run, std::size_t at) {
-                    Scale(dtype, chunk.data() + at, data, run, weight);
-                  });
+    if (adds()) {
+      (void)AddOwn(offset, chunk.size(), chunk.data(), true, 0);
+    } else {
+      AddPart(offset, chunk.size(), chunk.data(), true);  // zeros, on all members
+    }
     Keep(offset, chunk.size(), chunk);
   }
 }
@@ -390,6 +438,10 @@ void Reduction::OmitZeros(SharedBytes* chunk) {
 // What is final comes to rest; what is passed on stays as it came. Without bytes, it is zeros.
 void Reduction::Keep(std::size_t offset, std::size_t length, const SharedBytes& chunk) {
   if (options_.into == Into::kNowhere) return;
+  if (options_.done != nullptr) {
+    const auto cell = options_.done->begin() + static_cast<std::ptrdiff_t>(offset / cell_bytes_);
+    std::fill_n(cell, CellsIn(length), true);
+  }
   row_->ForEach(offset, length, [&](DType dtype, std::byte* own, std::size_t run, std::size_t at) {
     const bool staged = options_.into == Into::kStaging;
     std::byte* const to = staged ? options_.staging + offset + at : own;

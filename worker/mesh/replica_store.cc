@@ -17,10 +17,9 @@ Weight Share(double share) { return {share, static_cast<float>(share)}; }
 }  // namespace
 
 std::size_t ReplicaStore::TrainingRow(const Plan& plan) const {
-  if (!TrainsInGroups(plan)) return 0;
-  if (TrainsInRounds(plan) && !memory->device()) return 0;
-  if (NeedsGradients(plan)) return gradients.bytes();
-  return RowsOf(plan).outbox || !DrawnAhead(plan) ? 0 : parameters.bytes();
+  if (!TrainsInGroups(plan) || !NeedsGradients(plan)) return 0;
+  const bool stays = keeps_gradients && !TrainsInRounds(plan);
+  return memory->device() || stays ? gradients.bytes() : 0;
 }
 
 std::size_t ReplicaStore::TrainingBytes(const Plan& plan) const {
@@ -87,6 +86,7 @@ void ReplicaStore::SetGradients(const std::vector<Tensor>& model_gradients) {
 }
 
 void ReplicaStore::BeginCall(bool step) {
+  averaged_cells.clear();
   kept_copied = false;
   TakeAveraged(step);
 }

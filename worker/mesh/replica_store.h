@@ -74,6 +74,14 @@ struct ReplicaStore {
   // A reduction writes its result over the parameters, part by part: nobody may copy them. The
   // background thread's alone.
   bool landing = false;
+  // Gradients that are averaged in place: the cells (reduction.h) that are the average already, of
+  // a group for iteration `averaged_for` that failed. Until the call ends. The background thread's,
+  // and the caller's as a call begins.
+  std::vector<bool> averaged_cells;
+  Iteration averaged_for = 0;
+  // The program may add to gradients that a group has had (SessionOptions::accumulates, in a job
+  // with a batch): they stay as they are until a group has succeeded. Set before Prepare.
+  bool keeps_gradients = false;
   // Payload::kChange: the parameters as after the round `iteration` (w_t of ESync, Algorithm 1).
   // HasStore: the parameters as they were read last, without this worker's own update. A peer
   // that copies the replica gets the base.
