@@ -11,6 +11,7 @@
 #include "common/io/secret.h"
 #include "common/io/tcp_liveness.h"
 #include "worker/host.h"
+#include "worker/memory/meanwhile.h"
 
 namespace prd {
 namespace {
@@ -227,6 +228,7 @@ std::shared_ptr<Buffer> Background::TakeMean(bool with_state) { return mean_.Tak
 // ---- the background thread ----
 
 void Background::Run() {
+  const Meanwhile keep_lease([this] { KeepLease(); });
   try {
     while (!stop_) {
       Turn();
@@ -234,6 +236,15 @@ void Background::Run() {
     }
   } catch (const std::exception& error) {
     Fail(error.what());
+  }
+}
+
+// A copy of gigabytes takes longer than a lease.
+void Background::KeepLease() {
+  Actions heartbeat;
+  core_.KeepLease(Now(), &heartbeat);
+  for (const Action& action : heartbeat) {
+    SendEnvelope(std::get<SendToController>(action).envelope);
   }
 }
 

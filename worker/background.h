@@ -114,6 +114,7 @@ class Background : private MeshEvents {
   Status Connect(const SessionOptions& options);
 
   void Run();
+  void KeepLease();
   void Signal();
   void Turn();
   void Wait();

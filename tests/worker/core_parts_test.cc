@@ -140,6 +140,18 @@ TEST_F(ControllerLinkTest, MeasuresTheRoundTripOfASingleHeartbeat) {
   EXPECT_EQ(link_.rtt(), 9 * kMillisecond);
 }
 
+TEST_F(ControllerLinkTest, KeepsItsLeaseWhileSomethingTakesLong) {
+  link_.SendHeartbeatIfDue(At(0), &out_);
+  EXPECT_EQ(Sent(), std::vector<Seq>{}) << "it is no member yet";
+  Join();
+  link_.SendHeartbeat(At(0), &out_);
+  out_.clear();
+  for (const std::int64_t ms : {999, 1000, 1001, 1999, 2500}) {
+    link_.SendHeartbeatIfDue(At(ms), &out_);
+  }
+  EXPECT_EQ(Sent(), (std::vector<Seq>{0, 0})) << "at 1000 and at 2500";
+}
+
 // ---- CallSlot ----
 
 TEST(CallSlotTest, SaysWhatItWaitsForAfter5And15SecondsAndThenEveryMinute) {

@@ -3,13 +3,16 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <set>
+#include <thread>
 #include <vector>
 
 #include "common/base/prng.h"
 #include "tests/worker/numbers.h"
+#include "worker/memory/meanwhile.h"
 #include "worker/memory/memory.h"
 
 namespace prd::digest_test {
@@ -85,6 +88,29 @@ TEST(DigestTest, IsOfTheRowWhereverItIs) {
   EXPECT_EQ(memory.DigestOf(one), memory.DigestOf(two));
   halves[100] ^= std::byte{1};
   EXPECT_NE(memory.DigestOf(one), memory.DigestOf(two));
+}
+
+// Between the parts of one operation, and on no other thread.
+TEST(MeanwhileTest, IsDoneAfterEvery8MiB) {
+  HostMemory memory;
+  constexpr std::size_t kElements = 5 * Meanwhile::kBytes / sizeof(float) / 2;
+  std::vector<float> from(kElements, 1), to(kElements);
+  const Layout layout({{from.data(), kElements, DType::kF32}});
+  const auto copy = [&] {
+    memory.Combine(layout, Memory::In(reinterpret_cast<std::byte*>(to.data())),
+                   {{Memory::Tensors()}});
+  };
+  std::vector<float> last;
+  {
+    const Meanwhile meanwhile([&] {
+      const auto done = std::find(to.begin(), to.end(), 0.f) - to.begin();
+      last.push_back(static_cast<float>(done) * sizeof(float) / Meanwhile::kBytes);
+    });
+    copy();
+    std::thread(copy).join();
+  }
+  copy();
+  EXPECT_EQ(last, (std::vector<float>{1, 2}));
 }
 
 class FirstNonfiniteTest : public ::testing::TestWithParam<DType> {};

@@ -80,6 +80,10 @@ void ControllerLink::SendHeartbeat(Instant now, Actions* out) {
   out->push_back(SendToController{Envelope(0, Heartbeat{})});
 }
 
+void ControllerLink::SendHeartbeatIfDue(Instant now, Actions* out) {
+  if (is_member() && now >= heartbeat_at_) SendHeartbeat(now, out);
+}
+
 void ControllerLink::SendAgain(Instant now, Actions* out) {
   resends_.SendAgain(now, link_, link_.last_out(), [&](Seq seq, const WorkerBody& body) {
     out->push_back(SendToController{Envelope(seq, body)});

@@ -54,6 +54,7 @@ class ControllerLink {
   // Sends the message, again and again until it is acknowledged.
   void Push(Instant now, WorkerBody body, Actions* out);
   void SendHeartbeat(Instant now, Actions* out);
+  void SendHeartbeatIfDue(Instant now, Actions* out);
   void OnConnected(Instant now, Actions* out);
   // Sends again what is due. True: a heartbeat was due too.
   bool OnTime(Instant now, Actions* out);

@@ -332,6 +332,10 @@ void SessionCore::OnTime(Instant now, Actions* out) {
   flow_->OnTime(out);
 }
 
+void SessionCore::KeepLease(Instant now, Actions* out) const {
+  p_->link.SendHeartbeatIfDue(now, out);
+}
+
 std::optional<Instant> SessionCore::NextDeadline() const { return flow_->NextDeadline(); }
 
 }  // namespace prd

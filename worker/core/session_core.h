@@ -156,6 +156,9 @@ class SessionCore {
   // Why connections to the controller fail. A call that waits to be admitted says so.
   void OnNoConnection(const std::string& why);
   void OnTime(Instant now, Actions* out);
+  // Something takes long. Sends a heartbeat if one is due, and does nothing else: may be called
+  // while actions are done.
+  void KeepLease(Instant now, Actions* out) const;
   // When OnTime has something to do at the latest.
   std::optional<Instant> NextDeadline() const;
 

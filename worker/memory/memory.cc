@@ -9,6 +9,7 @@
 #include <new>
 
 #include "worker/memory/digest.h"
+#include "worker/memory/meanwhile.h"
 
 namespace prd {
 namespace {
@@ -126,6 +127,7 @@ std::shared_ptr<Transfer> HostMemory::Combine(const Layout& layout, std::size_t 
                                               std::span<const Input> from, Weight factor) {
   for (std::size_t begin = 0; begin < length; begin += kBlockBytes) {
     const std::size_t block = std::min(kBlockBytes, length - begin);
+    if (begin != 0 && begin % Meanwhile::kBytes == 0) Meanwhile::Do();
     layout.ForEach(offset + begin, block,
                    [&](DType dtype, std::byte* tensor, std::size_t run, std::size_t at) {
                      CombineRun(dtype, tensor, run, begin + at, to, from, factor);

@@ -1,0 +1,29 @@
+// What a thread does now and then while it goes over a row, which may take seconds.
+#ifndef PRD_WORKER_MEMORY_MEANWHILE_H_
+#define PRD_WORKER_MEMORY_MEANWHILE_H_
+
+#include <cstddef>
+#include <functional>
+
+namespace prd {
+
+// The thread that makes it has it as long as it lives. One at a time.
+class Meanwhile {
+ public:
+  // HostMemory calls it after so many bytes of one operation: well under a second, however slow the
+  // machine.
+  static constexpr std::size_t kBytes = 8 << 20;
+
+  // `what` may not use the memory.
+  explicit Meanwhile(std::function<void()> what);
+  ~Meanwhile();
+  Meanwhile(const Meanwhile&) = delete;
+  Meanwhile& operator=(const Meanwhile&) = delete;
+
+  // Does it, if the calling thread has one.
+  static void Do();
+};
+
+}  // namespace prd
+
+#endif  // PRD_WORKER_MEMORY_MEANWHILE_H_
