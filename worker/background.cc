@@ -30,6 +30,7 @@ struct Pauses {
 constexpr Pauses kSoon = {.first_ms = 50, .longest_ms = 100};
 constexpr Pauses kPatient = {.first_ms = 250, .longest_ms = 500};
 constexpr int kAttemptsSoon = 160;
+constexpr DurationNs kSayToCome = 100 * kMillisecond;
 
 void SetPauses(zmq::socket_ref socket, const Pauses& pauses) {
   socket.set(zmq::sockopt::reconnect_ivl, pauses.first_ms);
@@ -239,10 +240,15 @@ void Background::Run() {
   }
 }
 
-// A copy of gigabytes takes longer than a lease.
+// To copy gigabytes may take longer than the controller and peers wait without a word.
 void Background::KeepLease() {
+  const Instant now = Now();
+  if (now - said_to_come_ > kSayToCome) {
+    said_to_come_ = now;
+    mesh_->SayToCome(now);
+  }
   Actions heartbeat;
-  core_.KeepLease(Now(), &heartbeat);
+  core_.KeepLease(now, &heartbeat);
   for (const Action& action : heartbeat) {
     SendEnvelope(std::get<SendToController>(action).envelope);
   }

@@ -178,6 +178,7 @@ class Background : private MeshEvents {
   bool failure_seen_ = false;  // of the replica's memory
   bool said_no_nccl_ = false;
   bool accumulates_ = false;
+  Instant said_to_come_;
 
   // Shared.
   LineLog log_;

@@ -299,6 +299,38 @@ TEST(MeshSilenceTest, AnswersOfOthersCountForNothing) {
 }
 
 // Somebody who asks without end and never takes an answer costs a connection, and no more.
+// A source that does nothing but copy its replica, for longer than the timeout, is waited for as
+// long as it says so.
+TEST(MeshSilenceTest, ASourceThatCopiesForLongIsWaitedFor) {
+  for (const bool says : {true, false}) {
+    Silence silence(2, Plan{}, ByRing());
+    MeshNode& source = *silence.job[0].node;
+    MeshNode& taker = *silence.job[1].node;
+    source.mesh->Announce(silence.now, {taker.AsMember(0)}, true);
+    taker.mesh->Announce(silence.now, {source.AsMember(0)});
+    std::unique_lock applies(source.store.mutex);  // it cannot copy yet
+    taker.fetched.reset();
+    taker.mesh->StartFetch(silence.now, source.AsMember(0));
+    ASSERT_TRUE(silence.Come({0, 1}, 1));
+    silence.Turns({0, 1});
+    for (int third = 0; third < 9 && !taker.fetched; ++third) {
+      silence.now = silence.now + kThird;
+      silence.Turns({1});
+      if (says) {
+        source.mesh->SayToCome(silence.now);
+        ASSERT_TRUE(silence.Come({1}, 1));
+      }
+    }
+    EXPECT_EQ(taker.fetched.has_value(), !says);
+    if (!says) continue;
+    applies.unlock();
+    source.mesh->Service(silence.now);  // a call that takes longer than the timeout
+    silence.now = silence.now + 2 * kTimeout;
+    ASSERT_TRUE(silence.Until({0, 1}, [&] { return taker.fetched.has_value(); }));
+    EXPECT_TRUE(taker.fetched->status.ok()) << taker.fetched->status.ToString();
+  }
+}
+
 TEST(MeshSilenceTest, AFloodOfQuestionsIsBounded) {
   Silence silence(2, kWaits, ByRing());
   testing::DeafEnd deaf;

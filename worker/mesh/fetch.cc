@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "worker/memory/meanwhile.h"
+
 namespace prd {
 namespace {
 
@@ -67,39 +69,52 @@ bool IncomingReplica::Complete() const { return info_ && received_ == info_->byt
 
 // Whoever sent them may have cut them anywhere.
 std::shared_ptr<Buffer> IncomingReplica::Gather(CopiedRow row) {
-  const auto index = static_cast<std::size_t>(row);
   Buffers buffers([this](std::size_t bytes) {
     return store_->memory->AllocateHost(MemoryUse::kCopies, bytes);
   });
-  std::shared_ptr<Buffer> bytes = buffers.Get(info_->bytes[index]);
-  std::byte* to = bytes->data();
-  for (SharedBytes& chunk : chunks_[index]) {
-    std::memcpy(to, chunk.data(), chunk.size());
-    to += chunk.size();
-    frames_.Set(frames_.bytes() - chunk.size());
-    chunk = SharedBytes();
-  }
+  std::shared_ptr<Buffer> bytes = buffers.Get(info_->bytes[static_cast<std::size_t>(row)]);
+  Put(row, [to = bytes->data()](std::size_t at, const SharedBytes& chunk) {
+    std::memcpy(to + at, chunk.data(), chunk.size());
+  });
   return bytes;
 }
 
-// Moves what came into a row of the store.
+// Hands out what came, one part after another, and lets go of it.
+template <typename F>
+void IncomingReplica::Put(CopiedRow row, F&& put) {
+  std::size_t at = 0;
+  for (SharedBytes& chunk : chunks_[static_cast<std::size_t>(row)]) {
+    put(at, chunk);
+    at += chunk.size();
+    frames_.Set(frames_.bytes() - chunk.size());
+    chunk = SharedBytes();
+    Meanwhile::Do();
+  }
+}
+
+// Moves what came to these tensors. A device copies it later, from one buffer.
+void IncomingReplica::Land(CopiedRow row, const Layout& layout, const Memory::Place& to) {
+  if (store_->memory->device()) {
+    const std::shared_ptr<Buffer> bytes = Gather(row);
+    store_->memory->Combine(layout, to, {{Memory::InHost(bytes->data(), bytes)}});
+    return;
+  }
+  const Layout in = to.data == nullptr ? layout : layout.Over(to.data);
+  Put(row, [&in](std::size_t at, const SharedBytes& chunk) {
+    in.Write(at, chunk.size(), chunk.data());
+  });
+}
+
 void IncomingReplica::Fill(Row* row, MemoryUse use, CopiedRow from, const Layout& layout) {
   store_->memory->Size(row, use, info_->bytes[static_cast<std::size_t>(from)]);
-  if (row->empty()) return;
-  const std::shared_ptr<Buffer> bytes = Gather(from);
-  store_->memory->Combine(layout, Memory::In(row->data()),
-                          {{Memory::InHost(bytes->data(), bytes)}});
+  if (!row->empty()) Land(from, layout, Memory::In(row->data()));
 }
 
 Iteration IncomingReplica::Commit() {
-  const std::shared_ptr<Buffer> parameters = Gather(CopiedRow::kParameters);
-  store_->SetParameters(Memory::InHost(parameters->data(), parameters));
+  Land(CopiedRow::kParameters, store_->parameters, Memory::Tensors());
+  store_->ReplacedParameters();
   if (RowsOf(plan_).base) store_->SetBase();
-  if (store_->kept.bytes() != 0) {
-    const std::shared_ptr<Buffer> kept = Gather(CopiedRow::kKept);
-    store_->memory->Combine(store_->kept, Memory::Tensors(),
-                            {{Memory::InHost(kept->data(), kept)}});
-  }
+  if (store_->kept.bytes() != 0) Land(CopiedRow::kKept, store_->kept, Memory::Tensors());
   Fill(&store_->initial, MemoryUse::kInitial, CopiedRow::kInitial, store_->parameters);
   store_->iteration = info_->iteration;
   store_->Empty();
@@ -162,6 +177,7 @@ void ReplicaServer::OnRequest(Instant now, const FrameHeader& request, const Gro
   for (const std::deque<Sending>* all : {&unordered_, &waiting_, &sending_}) {
     if (std::any_of(all->begin(), all->end(), same)) return;
   }
+  DropOlder(request);
   Sending sending{.endpoint = *endpoint, .request = request, .snapshot = nullptr, .progress = now};
   if (request.offset != kNoGroup) {
     GiveResult(std::move(sending), newest);
@@ -169,6 +185,17 @@ void ReplicaServer::OnRequest(Instant now, const FrameHeader& request, const Gro
     waiting_.push_back(std::move(sending));
   } else {
     HoldUnordered(std::move(sending));
+  }
+}
+
+// A worker copies one replica at a time, and one to average: who asks again has given up what it
+// asked for before, which is not to be kept here.
+void ReplicaServer::DropOlder(const FrameHeader& request) {
+  for (std::deque<Sending>* all : {&waiting_, &sending_}) {
+    std::erase_if(*all, [&request](const Sending& other) {
+      return other.request.from == request.from && other.request.stage == request.stage &&
+             other.request.offset == request.offset && other.request.group < request.group;
+    });
   }
 }
 
@@ -259,6 +286,11 @@ void ReplicaServer::Service(Instant now, DurationNs timeout) {
   std::erase_if(unordered_,
                 [&](const Sending& sending) { return now - sending.progress > timeout; });
   std::erase_if(sending_, [&](Sending& sending) {
+    // To make the copy may have taken longer than the timeout.
+    if (!sending.looked_at) {
+      sending.looked_at = now > sending.progress;
+      sending.progress = now;
+    }
     bool done = false;
     while (!done && peers_->Idle(sending.endpoint) && !Arriving(sending)) {
       sending.progress = now;
@@ -326,6 +358,18 @@ bool ReplicaServer::IsAsked(Instant now, const FrameHeader& ping) {
   if (it == sending_.end()) return false;
   it->progress = now;
   return true;
+}
+
+void ReplicaServer::SayToCome(Instant now) {
+  for (const std::deque<Sending>* all : {&unordered_, &waiting_, &sending_}) {
+    for (const Sending& sending : *all) {
+      if (sending.endpoint.empty()) continue;  // it is being moved from one to another
+      FrameHeader pong = Answer(sending, FrameKind::kPong);
+      pong.stage = static_cast<std::uint32_t>(Topic::kFetch);
+      pong.chunk = static_cast<std::uint32_t>(prd::Answer::kToCome);
+      (void)peers_->Signal(now, sending.endpoint, pong, SharedBytes());
+    }
+  }
 }
 
 void ReplicaServer::OnLost(const std::string& endpoint) {

@@ -53,6 +53,9 @@ class IncomingReplica {
 
  private:
   Status OnInfo(const ReplicaInfo& info);
+  template <typename F>
+  void Put(CopiedRow row, F&& put);
+  void Land(CopiedRow row, const Layout& layout, const Memory::Place& to);
   std::shared_ptr<Buffer> Gather(CopiedRow row);
   void Fill(Row* row, MemoryUse use, CopiedRow from, const Layout& layout);
 
@@ -116,6 +119,9 @@ class ReplicaServer {
   // Whether that ping is about a request that is not answered yet. The ping shows that the peer
   // still waits.
   bool IsAsked(Instant now, const FrameHeader& ping);
+  // Tells all that have asked, as if they had asked whether it is still to come. While a replica is
+  // copied, too.
+  void SayToCome(Instant now);
   // Keeps connections in use that a rest would stop watching.
   void Hold();
   std::optional<Instant> NextDeadline(DurationNs timeout) const;
@@ -139,10 +145,12 @@ class ReplicaServer {
     std::size_t row = 0;  // CopiedRow
     std::uint64_t offset = 0;
     Instant progress;
+    bool looked_at = false;  // in a turn after the one in which it has got its snapshot
   };
 
   bool TakeOrder(Incarnation member);
   void HoldUnordered(Sending sending);
+  void DropOlder(const FrameHeader& request);
   std::shared_ptr<Buffer> Copy(const Layout& layout, const Memory::Place& from);
   // `all`: with all that a worker that goes on with it needs, else the parameters alone.
   std::shared_ptr<const Snapshot> TakeReplica(bool all);

@@ -286,6 +286,20 @@ bool GroupReduction::OnPong(Instant now, const FrameHeader& header) {
   return true;
 }
 
+void GroupReduction::SayToCome(Instant now) {
+  for (std::size_t i = 0; i < endpoints_.size(); ++i) {
+    if (i == position_ || endpoints_[i].empty() || !IsNeighbour(i)) continue;
+    const FrameHeader pong{.kind = FrameKind::kPong,
+                           .run = context_.run,
+                           .group = group_.id,
+                           .from = context_.self,
+                           .to = member(i).incarnation,
+                           .stage = static_cast<std::uint32_t>(Topic::kGroup),
+                           .chunk = static_cast<std::uint32_t>(Answer::kToCome)};
+    (void)context_.peers->Signal(now, endpoints_[i], pong, SharedBytes());
+  }
+}
+
 void GroupReduction::SendTo(std::size_t position, FrameHeader header, SharedBytes payload) {
   header.run = context_.run;
   header.group = group_.id;

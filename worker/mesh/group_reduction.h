@@ -84,6 +84,8 @@ class GroupReduction {
   // A frame of this group: kFail, or any frame while hears(). False: the frame is dropped.
   bool OnFrame(Instant now, const FrameHeader& header, SharedBytes payload);
   bool OnPong(Instant now, const FrameHeader& header);
+  // Tells the other members, as if they had asked, that something is to come from here.
+  void SayToCome(Instant now);
   void OnLost(const std::string& endpoint);
   // Sends the next frame of own bytes, if its receiver is ready. False: there is none now.
   bool SendOwn(Instant now);

@@ -397,6 +397,12 @@ void Mesh::OnPing(Instant now, const FrameHeader& header) {
   ++(sent ? counters_.received : counters_.dropped);
 }
 
+void Mesh::SayToCome(Instant now) {
+  if (run_ == kNoRun) return;
+  if (active_ && active_->runs()) active_->SayToCome(now);
+  server_.SayToCome(now);
+}
+
 Answer Mesh::AnswerTo(Instant now, const FrameHeader& ping, const std::string& endpoint) {
   const auto topic = static_cast<Topic>(ping.stage);
   bool to_come = peers_.OnTheirWay(topic, ping.from, ping.group, endpoint);

@@ -200,6 +200,11 @@ class Mesh {
   // Copies the replica for peers that wait for it, if it may be read now.
   void ServeWaiting(Instant now) { server_.ServeWaiting(now); }
 
+  // Tells all peers that wait for something from here that it is to come. May be called by Service
+  // itself, from within (memory/meanwhile.h): a peer that hears nothing for as long as a lease
+  // gives up.
+  void SayToCome(Instant now);
+
   // Moves everything as far as it goes now. A complete result is committed when the store's mutex
   // is free. A thread that holds the mutex for long wakes the owner when done, for another Service.
   void Service(Instant now);

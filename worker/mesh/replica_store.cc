@@ -279,14 +279,17 @@ void ReplicaStore::Mix(double own_weight, std::span<const Weighted> others) {
 void ReplicaStore::SetParameters(const Memory::Place& row, Weight initial_share) {
   memory->Combine(parameters, Memory::Tensors(),
                   {{row}, {Memory::In(initial.data()), initial_share}});
+  ReplacedParameters();
+}
+
+void ReplicaStore::ReplacedParameters() {
   shadow_newer = true;
   caller_newer = false;
 }
 
 void ReplicaStore::SetWhole(const Memory::Place& row) {
   memory->Combine(whole, Memory::Tensors(), {{row}});
-  shadow_newer = true;
-  caller_newer = false;
+  ReplacedParameters();
 }
 
 void ReplicaStore::KeepInitial() {

@@ -189,6 +189,8 @@ struct ReplicaStore {
   // The parameters become the row, or its sum with the initial model's share. After kInitial,
   // kFinal and a copied replica, the caller sets the other rows.
   void SetParameters(const Memory::Place& row, Weight initial_share = {0, 0});
+  // The same, where the parameters have been written already.
+  void ReplacedParameters();
   // Parameters and kept state become the row.
   void SetWhole(const Memory::Place& row);
   // initial = parameters.
