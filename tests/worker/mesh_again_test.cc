@@ -39,9 +39,7 @@ class Team {
     due_.resize(elements);
   }
 
-  std::vector<std::size_t> here() const { return here_; }
   std::size_t size() const { return members_.size(); }
-  Member& member(std::size_t i) { return members_[i]; }
 
   // A reduction of these members, with equal weights, that ends after so many frames. True: all are
   // through.

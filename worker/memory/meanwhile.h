@@ -1,4 +1,5 @@
-// What a thread does now and then while it goes over a row, which may take seconds.
+// What a thread does now and then while it goes over a row of gigabytes, which may take seconds: a
+// session's thread keeps its lease, and tells peers that it is still there.
 #ifndef PRD_WORKER_MEMORY_MEANWHILE_H_
 #define PRD_WORKER_MEMORY_MEANWHILE_H_
 
@@ -14,7 +15,7 @@ class Meanwhile {
   // machine.
   static constexpr std::size_t kBytes = 8 << 20;
 
-  // `what` may not use the memory.
+  // `what` may not change the memory, or what else is in use where the row is gone over.
   explicit Meanwhile(std::function<void()> what);
   ~Meanwhile();
   Meanwhile(const Meanwhile&) = delete;

@@ -1,6 +1,6 @@
 // What workers send each other: a message of two parts, this header and a payload.
 //
-// The header is 80 bytes, little-endian, in the order of the struct; under MeshSecurity::kAead both
+// The header is 88 bytes, little-endian, in the order of the struct; under MeshSecurity::kAead both
 // are sealed on their way to other hosts (seal.h). Frames are read of admitted connections alone
 // (door.h), and `from` is the worker that the connection is of. Every field is checked all the
 // same: a member of the job may send anything.

@@ -399,7 +399,8 @@ void Mesh::OnPing(Instant now, const FrameHeader& header) {
 
 void Mesh::SayToCome(Instant now) {
   if (run_ == kNoRun) return;
-  if (active_ && active_->runs()) active_->SayToCome(now);
+  // A device goes on with what it has begun.
+  if (active_ && active_->runs() && !active_->OnDevice()) active_->SayToCome(now);
   server_.SayToCome(now);
 }
 
