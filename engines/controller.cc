@@ -28,11 +28,11 @@ std::uint64_t DrawNonZero(const std::function<std::uint64_t()>& random) {
 
 }  // namespace
 
-Controller::Controller(Options options, Catalog catalog, History* history, Transport* transport)
+Controller::Controller(Options options, Catalog catalog, History* history, Messenger* messenger)
     : options_(std::move(options)),
       catalog_(std::move(catalog)),
       history_(history),
-      transport_(transport),
+      messenger_(messenger),
       next_run_(options_.first_run),
       epoch_(DrawNonZero(options_.random)),
       links_(epoch_, options_.over_ack_limit, &sends_, &counters_) {}
@@ -521,7 +521,7 @@ Status Controller::Flush() {
     TakeSnapshots();
     records_.clear();
   }
-  for (const ControllerEnvelope& envelope : sends_) transport_->Send(envelope);
+  for (const ControllerEnvelope& envelope : sends_) messenger_->Send(envelope);
   sends_.clear();
   DropEnded();
   return Status::Ok();

@@ -52,7 +52,7 @@ class Controller {
   };
 
   // Both ports must outlive the controller.
-  Controller(Options options, Catalog catalog, History* history, Transport* transport);
+  Controller(Options options, Catalog catalog, History* history, Messenger* messenger);
   Controller(const Controller&) = delete;
   Controller& operator=(const Controller&) = delete;
 
@@ -161,7 +161,7 @@ class Controller {
   Options options_;
   Catalog catalog_;
   History* history_;
-  Transport* transport_;
+  Messenger* messenger_;
   RunId next_run_;
   std::uint64_t epoch_;
   std::map<RunId, std::unique_ptr<Run>> runs_;

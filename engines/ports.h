@@ -28,9 +28,9 @@ class History {
 };
 
 // Sends messages. May lose, delay, duplicate and reorder them: the link (link.h) repairs that.
-class Transport {
+class Messenger {
  public:
-  virtual ~Transport() = default;
+  virtual ~Messenger() = default;
   virtual void Send(const ControllerEnvelope& envelope) = 0;
 };
 

@@ -1,4 +1,4 @@
-// The ROUTER socket that workers connect to: the controller's transport, and the source of its
+// The ROUTER socket that workers connect to: the controller's messenger, and the source of its
 // messages. An incarnation belongs to the first token that it comes with. Its messages are answered
 // on its newest connection, whose end is told; messages in its name with another token are dropped
 // and move nothing. Not thread safe.
@@ -26,7 +26,7 @@
 
 namespace prd {
 
-class WorkerSocket final : public Transport {
+class WorkerSocket final : public Messenger {
  public:
   struct Counters {
     std::uint64_t malformed = 0;   // messages that did not decode; answered with Refused

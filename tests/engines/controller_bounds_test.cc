@@ -30,7 +30,7 @@ class CountingEngine final : public Engine {
   int* asked_;
 };
 
-class BoundsTest : public testing::Test, public History, public Transport {
+class BoundsTest : public testing::Test, public History, public Messenger {
  protected:
   static constexpr DurationNs kLease = 2 * kSecond;
 
@@ -49,7 +49,7 @@ class BoundsTest : public testing::Test, public History, public Transport {
     std::vector<ControllerEnvelope> got;
   };
 
-  // History and Transport.
+  // History and Messenger.
   Status Append(std::span<const Record> batch) override {
     records_ += batch.size();
     return Status::Ok();

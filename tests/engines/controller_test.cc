@@ -13,7 +13,7 @@ namespace {
 
 using testing::HasSubstr;
 
-class Ports : public History, public Transport {
+class Ports : public History, public Messenger {
  public:
   Status Append(std::span<const Record> batch) override {
     ++appends;

@@ -21,7 +21,7 @@ namespace {
 
 using transcript::Command;
 
-class Ports : public History, public Transport {
+class Ports : public History, public Messenger {
  public:
   Status Append(std::span<const Record> batch) override {
     if (full) return Status(Code::kResourceExhausted, "no space left on device");

@@ -18,7 +18,7 @@
 
 namespace prd::testing {
 
-class FakeDaemon : private History, private Transport {
+class FakeDaemon : private History, private Messenger {
  public:
   // Every job gets this spec, by its own name.
   explicit FakeDaemon(JobSpec spec);

@@ -117,7 +117,7 @@ std::string Words(const SharesSet& set) {
 }
 
 // Where a copy of the controller writes to and sends to.
-class Nowhere final : public History, public Transport {
+class Nowhere final : public History, public Messenger {
  public:
   Status Append(std::span<const Record>) override { return Status::Ok(); }
   Status SaveSnapshot(RunId, std::uint64_t, std::string_view) override { return Status::Ok(); }
@@ -194,7 +194,7 @@ void SimController::NewLaws() {
 // ---- death and recovery ----
 
 std::unique_ptr<Controller> SimController::Recover(bool from_snapshots, History* history,
-                                                   Transport* transport) {
+                                                   Messenger* messenger) {
   RunId first = 1;
   for (const auto& [id, run] : store_.runs()) first = std::max(first, id + 1);
   const ControllerPart& part = world_->workload.controller;
@@ -204,7 +204,7 @@ std::unique_ptr<Controller> SimController::Recover(bool from_snapshots, History*
       .random = [this] { return identities_.Next(); },
       .spec_of = [this](const std::string& text) -> Result<JobSpec> { return SpecOf(text); }};
   auto controller = std::make_unique<Controller>(
-      options, [this](const std::string& name) { return Spec(name); }, history, transport);
+      options, [this](const std::string& name) { return Spec(name); }, history, messenger);
   for (const auto& [id, run] : store_.runs()) {
     const std::uint64_t from = from_snapshots ? run.snapshot_index : 0;
     const std::string_view state = from_snapshots ? std::string_view(run.snapshot) : "";

@@ -33,7 +33,7 @@ namespace prd::sim {
 // A record in words, for a trace.
 std::string Describe(const Record& record);
 
-class SimController final : private Transport {
+class SimController final : private Messenger {
  public:
   // `seen` gets every record that has become durable; `forgot` is called when the newest are so no
   // more.
@@ -70,7 +70,7 @@ class SimController final : private Transport {
   void Send(const ControllerEnvelope& envelope) override;
   Result<JobSpec> Spec(const std::string& name) const;
   void NewLaws();
-  std::unique_ptr<Controller> Recover(bool from_snapshots, History* history, Transport* transport);
+  std::unique_ptr<Controller> Recover(bool from_snapshots, History* history, Messenger* messenger);
   std::map<RunId, std::uint64_t> Hashes(const Controller& controller) const;
   void Compare(const std::map<RunId, std::uint64_t>& had, const Controller& controller,
                const char* how) const;
