@@ -30,13 +30,16 @@ const Setting kSettings[] = {
     {"HostLeads", {false, true, true, true}, true, false},
 };
 
-enum class Kind { kAverage, kBackground, kGradients, kEager, kLocal };
+enum class Kind { kAverage, kLate, kBackground, kGradients, kEager, kLocal };
 
 Plan PlanOf(Kind kind) {
   Plan plan;
   switch (kind) {
     case Kind::kAverage:
       plan.by = GroupPlan{.keep_initial = true};
+      break;
+    case Kind::kLate:
+      plan.by = GroupPlan{.members = Membership::kAhead, .keep_initial = true};
       break;
     case Kind::kBackground:
       plan = plans::Background(0);
@@ -86,7 +89,8 @@ class Script {
     }
     for (const std::size_t m : members) LocalStep(m);
     switch (kind_) {
-      case Kind::kAverage: {
+      case Kind::kAverage:
+      case Kind::kLate: {
         const double initial = prng_.Below(3) == 0 ? 0.25 : 0;
         for (double& weight : weights) weight *= 1 - initial;
         return job.ReduceOk(GroupKind::kTrain, step, members, weights, 0, initial);
@@ -210,16 +214,17 @@ TEST_P(MeshDeviceTest, IsTheJobOnHosts) {
 }
 
 std::string NameOf(const ::testing::TestParamInfo<std::tuple<std::size_t, Kind>>& info) {
-  static const char* const kNames[] = {"Average", "Background", "Gradients", "Eager", "Local"};
+  static const char* const kNames[] = {"Average",   "Late",  "Background",
+                                       "Gradients", "Eager", "Local"};
   return std::string(kNames[static_cast<int>(std::get<1>(info.param))]) + "On" +
          kSettings[std::get<0>(info.param)].name;
 }
 
 INSTANTIATE_TEST_SUITE_P(StandIn, MeshDeviceTest,
                          ::testing::Combine(::testing::Range(std::size_t{0}, std::size(kSettings)),
-                                            ::testing::Values(Kind::kAverage, Kind::kBackground,
-                                                              Kind::kGradients, Kind::kEager,
-                                                              Kind::kLocal)),
+                                            ::testing::Values(Kind::kAverage, Kind::kLate,
+                                                              Kind::kBackground, Kind::kGradients,
+                                                              Kind::kEager, Kind::kLocal)),
                          NameOf);
 
 // ---- what goes wrong ----
@@ -369,6 +374,24 @@ TEST(MeshDeviceTest, WhatIsHandedOverIsCommittedOnce) {
     Fill(&expected, [] { return 0.75 * 1 + 0.25 * 5; });  // exact in every dtype
     ExpectEqual(expected, job[0].Read(&job[0].parameters), true, "rank 0");
     ExpectEqual(expected, job[1].Read(&job[1].parameters), true, "rank 1");
+  }
+}
+
+// A member that is late for its group copies the replicas of those who wait for it, as in
+// Session::Average.
+TEST(MeshDeviceTest, WhoIsWaitedForMayCopyFirst) {
+  for (const bool nccl : {true, false}) {
+    SCOPED_TRACE(nccl ? "with NCCL" : "without");
+    PlacedJob job({true, true, true, true}, ShapesOf(1), plans::kAhead, 1, nccl, 60 * kSecond);
+    MakeCommunicators(&job);
+    const Group group = job.MakeGroup(GroupKind::kTrain, 3, {0, 1}, Equal(2));
+    job.Start(0, group);
+    EXPECT_TRUE(job.RunUntil([turns = 0]() mutable { return ++turns == 100; }));
+    const Tensors before = job[0].Read(&job[0].parameters);
+    ASSERT_TRUE(job.Fetch(1, 0).status.ok());
+    ExpectEqual(before, job[1].Read(&job[1].parameters), true, "the copy");
+    job.Start(1, group);
+    for (const Status& status : job.Finish({0, 1})) EXPECT_TRUE(status.ok()) << status.ToString();
   }
 }
 

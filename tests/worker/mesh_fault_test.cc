@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "common/base/prng.h"
+#include "tests/worker/mesh_job.h"
 #include "tests/worker/mesh_ring.h"
 #include "worker/mesh/mesh.h"
 
@@ -398,6 +399,29 @@ TEST(MeshFaultTest, FetchWaitsWhileTheSourceIsInsideApply) {
                        [&] { return taker.mesh->fetched.has_value(); }));
   EXPECT_EQ(taker.values, std::vector<float>(kCount, 4.f));
   EXPECT_EQ(taker.mesh->fetched->iteration, 5);
+}
+
+// As in Session::Average: the group waits for who copies first.
+TEST(MeshFaultTest, WhoIsWaitedForMayCopyFirst) {
+  for (const bool ring : {true, false}) {
+    testing::NodeOptions options;
+    if (ring) options.direct_bytes = 0;
+    testing::MeshJob job(3, {{DType::kF32, 1000}}, plans::kAhead, options);
+    for (std::size_t w = 0; w < 3; ++w) {
+      testing::Fill(&job[w].parameters, [&] { return static_cast<double>(3 * w); });
+    }
+    const Group group = job.MakeGroup(GroupKind::kTrain, 1, {0, 1, 2}, {1.0 / 3, 1.0 / 3, 1.0 / 3});
+    job.Start(0, group);
+    job.Start(1, group);
+    ASSERT_TRUE(job.RunUntil([&] { return job[2].mesh().counters().early > 0; }));
+    ASSERT_TRUE(job.Fetch(2, 1).status.ok());
+    EXPECT_EQ(testing::ValuesOf(job[2].parameters), std::vector<double>(1000, 3.0));
+    job.Start(2, group);
+    for (const Status& status : job.Finish({0, 1, 2})) EXPECT_TRUE(status.ok());
+    for (std::size_t w = 0; w < 3; ++w) {
+      EXPECT_NEAR(testing::ValuesOf(job[w].parameters)[0], 2.0, 1e-6);
+    }
+  }
 }
 
 TEST(MeshFaultTest, FetchFromTheDeadOrTheDifferentFails) {

@@ -123,9 +123,15 @@ bool GroupReduction::Advance(Instant now) {
   Copy();
   if (own_ != nullptr && own_->ready() < own_->size()) return false;
   silence_.Progress(now);
-  context_.store->landing = InPlace() && Commits();
-  if (context_.store->landing) context_.store->shadow_newer = true;  // perhaps, also if it fails
   return hears_ = true;
+}
+
+// Before that the replica is as it was, and may be copied, also by a member that this one waits
+// for.
+void GroupReduction::NoteLanding() {
+  if (!InPlace() || !Commits() || !reduction_->landed()) return;
+  context_.store->landing = true;
+  context_.store->shadow_newer = true;  // also if it fails
 }
 
 // Whether the result is this member's own part, bit for bit: that of a group of one, and of a start
@@ -191,12 +197,15 @@ void GroupReduction::Copy() {
 }
 
 // Straight into the parameters: on the plane by the device itself, on a host as chunks are final.
+// Not on the plane where members may be late: from the first window on, the memory's stream waits
+// for all of them, and who is late may be copying this replica.
 bool GroupReduction::Commits() const {
-  return what_ == Reduces::kParameters && group_.kind == GroupKind::kTrain;
+  return what_ == Reduces::kParameters && group_.kind == GroupKind::kTrain &&
+         !(device() && MayBeLate());
 }
 
 bool GroupReduction::HandedOver() {
-  if (handed_over_ || !started_ || !runs() || !Commits() || MayBeLate()) return false;
+  if (handed_over_ || !started_ || !runs() || !Commits()) return false;
   handed_over_ = context_.plane->Enqueued();
   if (handed_over_) context_.store->shadow_newer = true;  // in the order of the memory's stream
   return handed_over_;
@@ -270,6 +279,7 @@ bool GroupReduction::OnFrame(Instant now, const FrameHeader& header, SharedBytes
   silence_.Progress(now);
   std::vector<Reduction::Outgoing> out;
   const Status status = reduction_->OnFrame(*from, header, std::move(payload), &out);
+  NoteLanding();
   if (!status.ok()) failure_ = Status(status.code(), rank + ": " + status.message());
   for (Reduction::Outgoing& frame : out) Send(std::move(frame));
   return true;
@@ -320,6 +330,7 @@ bool GroupReduction::SendOwn(Instant now) {
   const std::optional<std::size_t> to = reduction_->OwnTo();
   if (to && !context_.peers->Idle(endpoints_[*to])) return false;
   std::optional<Reduction::Outgoing> own = reduction_->NextOwn();
+  NoteLanding();
   if (!own) return false;
   silence_.Progress(now);  // the only one of a sole contributor: nothing comes back
   Send(std::move(*own));

@@ -137,6 +137,7 @@ class GroupReduction {
   // The result is there without a commit. REQUIRES: it ended ok.
   bool stays() const { return reduction_ && ResultStays(); }
   void Staged();
+  void NoteLanding();
   void Copy();
   void StartPlane(Instant now);
   void Connect();

@@ -88,16 +88,22 @@ SecretKey OfConnection(const SecretKey& direction, std::string_view use, const P
 }  // namespace
 
 Result<MeshKeyPair> DrawMeshKeys() {
-  MeshKeyPair pair;
-  std::size_t length = pair.public_key.bytes.size();
-  if (RAND_priv_bytes(pair.secret.data(), static_cast<int>(pair.secret.size())) == 1) {
-    const Key key = OwnKey(pair.secret);
-    if (key != nullptr &&
-        EVP_PKEY_get_raw_public_key(key.get(), pair.public_key.bytes.data(), &length) == 1) {
-      return pair;
-    }
+  SecretKey secret;
+  if (RAND_priv_bytes(secret.data(), static_cast<int>(secret.size())) == 1) {
+    return MeshKeysOf(secret);
   }
   return Status(Code::kInternal, "libcrypto cannot make a key: the system gives no random numbers");
+}
+
+Result<MeshKeyPair> MeshKeysOf(const SecretKey& secret) {
+  MeshKeyPair pair{.public_key = {}, .secret = secret};
+  std::size_t length = pair.public_key.bytes.size();
+  const Key key = OwnKey(secret);
+  if (key != nullptr &&
+      EVP_PKEY_get_raw_public_key(key.get(), pair.public_key.bytes.data(), &length) == 1) {
+    return pair;
+  }
+  return Status(Code::kInternal, "libcrypto cannot make a key");
 }
 
 std::optional<PairKeys> AgreeOnKeys(const MeshKeyPair& own, const MeshKey& peer,

@@ -32,6 +32,8 @@ struct MeshKeyPair {
 
 // kInternal: the system gives no random numbers.
 Result<MeshKeyPair> DrawMeshKeys();
+// The pair with this secret, which may be any. kInternal: libcrypto has no memory.
+Result<MeshKeyPair> MeshKeysOf(const SecretKey& secret);
 
 // From one worker to another, in a run.
 struct Direction {

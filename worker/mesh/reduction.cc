@@ -438,6 +438,7 @@ void Reduction::OmitZeros(SharedBytes* chunk) {
 // What is final comes to rest; what is passed on stays as it came. Without bytes, it is zeros.
 void Reduction::Keep(std::size_t offset, std::size_t length, const SharedBytes& chunk) {
   if (options_.into == Into::kNowhere) return;
+  landed_ = true;
   if (options_.done != nullptr) {
     const auto cell = options_.done->begin() + static_cast<std::ptrdiff_t>(offset / cell_bytes_);
     std::fill_n(cell, CellsIn(length), true);

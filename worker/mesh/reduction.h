@@ -126,6 +126,9 @@ class Reduction {
   // Everything has been received, and all own frames handed out: the result is where it comes.
   bool Complete() const;
 
+  // Some of the result is where it comes. All contributors have begun then.
+  bool landed() const { return landed_; }
+
   // The initial model's share, as rounded together with the weights.
   Weight initial_share() const { return weights_.back(); }
 
@@ -189,7 +192,8 @@ class Reduction {
   std::vector<SharedBytes> contributions_;   // direct: by position; tree: by place
   SharedBytes own_;                          // direct: shared by the frames to all; tree: the sum
   std::vector<Outgoing> ready_;              // tree: what the own part has set free
-  bool summed_ = false;                      // tree: the own part and all children's are in own_
+  bool landed_ = false;
+  bool summed_ = false;  // tree: the own part and all children's are in own_
 };
 
 }  // namespace prd

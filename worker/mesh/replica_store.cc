@@ -28,9 +28,11 @@ std::size_t ReplicaStore::TrainingBytes(const Plan& plan) const {
   const int others = int{rows.initial} + int{rows.outbox} +
                      int{rows.inbox && !AveragesInBackground(plan)} + int{rows.base};
   std::size_t results = TrainingRow(plan);
-  // On a device, what replaces something goes by windows.
+  // On a device, what replaces something goes by windows; of models only where all members are
+  // there (GroupReduction::Commits).
   const bool replaces = TrainsInGroups(plan) && results == 0;
-  if (memory->device() && replaces) results = std::min(row, DevicePlane::kWindowBytes);
+  const bool late = DrawnAhead(plan) && !AveragesInBackground(plan);
+  if (memory->device() && replaces) results = late ? row : std::min(row, DevicePlane::kWindowBytes);
   return results + static_cast<std::size_t>(others) * row + averaged.bytes();
 }
 
