@@ -190,6 +190,22 @@ BUGS = {
         "  if (pass->number <= sender.newest && !Planted(\"pass-used-again\")) return"),
 }
 
+# The same, of bugs that only whole runs find.
+RUN_BUGS = {
+    "landing-from-the-beginning": (
+        "group_reduction.cc",
+        "  silence_.Progress(now);\n  return hears_ = true;\n",
+        "  silence_.Progress(now);\n"
+        "  if (Planted(\"landing-from-the-beginning\")) context_.store->landing = InPlace() && Commits();\n"
+        "  return hears_ = true;\n"),
+    "mix-with-another-weight": (
+        "exchange.cc",
+        "    others.push_back({Memory::InHost(rows.back()->data(), rows.back()), update.weight});\n",
+        "    const double part = Planted(\"mix-with-another-weight\") ? 0.75 : 1;\n"
+        "    others.push_back(\n"
+        "        {Memory::InHost(rows.back()->data(), rows.back()), part * update.weight});\n"),
+}
+
 PLANTED = """#pragma once
 #include <cstring>
 #include <memory>
@@ -209,7 +225,7 @@ inline bool Planted(const char* bug) {
 def main():
     source, output = map(pathlib.Path, sys.argv[1:])
     texts = {path.name: path.read_text() for path in sorted(source.glob("*.cc"))}
-    for name, bug in BUGS.items():
+    for name, bug in (BUGS | RUN_BUGS).items():
         for file, old, new in bug if isinstance(bug, list) else [bug]:
             if texts[file].count(old) != 1:
                 sys.exit(f"mesh_bugs.py: {name}: {file} has what it replaces "
@@ -219,8 +235,8 @@ def main():
     for file, text in texts.items():
         (output / file).write_text('#include "planted.h"\n' + text)
     (output / "planted.h").write_text(PLANTED)
-    names = "".join(f'    "{name}",\n' for name in BUGS)
-    (output / "bugs.inc").write_text(names)
+    for file, bugs in (("bugs.inc", BUGS), ("run_bugs.inc", RUN_BUGS)):
+        (output / file).write_text("".join(f'    "{name}",\n' for name in bugs))
 
 
 if __name__ == "__main__":

@@ -4,16 +4,12 @@
 #include "tools/sim/mesh_run.h"
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <cstdio>
 #include <string>
 
+#include "tests/sim/planted.h"
+
 namespace prd::sim {
-
-const char* planted_mesh_bug = nullptr;
-
 namespace {
 
 constexpr std::uint64_t kSeeds = 300;
@@ -59,44 +55,15 @@ TEST(MeshRunTest, ARunFollowsFromItsSeed) {
   }
 }
 
-// Which seed finds the bug first, from `first` on; 0: none of kSeeds. A check that fails, or a
-// crash, finds it, too.
-std::uint64_t FoundBy(const char* bug, std::uint64_t first) {
-  for (std::uint64_t seed = first; seed < first + kSeeds; ++seed) {
-    const pid_t child = fork();
-    if (child == 0) {
-      if (std::freopen("/dev/null", "w", stderr) == nullptr) _exit(2);
-      planted_mesh_bug = bug;
-      alarm(20);
-      _exit(RunMeshes({.seed = seed, .trace = {}}).invariant.empty() ? 0 : 1);
-    }
-    int status = 0;
-    if (waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-      return seed;
-    }
-  }
-  return 0;
-}
-
 class PlantedBugTest : public testing::TestWithParam<const char*> {};
 
 TEST_P(PlantedBugTest, IsFound) {
-  std::string at;
-  for (const std::uint64_t first : {1u, 100'001u, 200'001u}) {
-    const std::uint64_t seed = FoundBy(GetParam(), first);
-    at += " " + (seed == 0 ? "-" : std::to_string(seed - first + 1));
-    EXPECT_NE(seed, 0u) << GetParam() << " is not found from seed " << first << " on";
-  }
-  RecordProperty("seeds", at);
-  std::printf("%s is found by seed%s of three bases\n", GetParam(), at.c_str());
+  ExpectFound(GetParam(), kSeeds, [](std::uint64_t seed) {
+    return !RunMeshes({.seed = seed, .trace = {}}).invariant.empty();
+  });
 }
 
-std::string NameOf(const testing::TestParamInfo<const char*>& info) {
-  std::string name(info.param);
-  for (char& c : name) c = c == '-' ? '_' : c;
-  return name;
-}
-INSTANTIATE_TEST_SUITE_P(Mesh, PlantedBugTest, testing::ValuesIn(kBugs), NameOf);
+INSTANTIATE_TEST_SUITE_P(Mesh, PlantedBugTest, testing::ValuesIn(kBugs), NameOfBug);
 
 }  // namespace
 }  // namespace prd::sim

@@ -80,6 +80,19 @@ TEST(Prdsim, ABrokenInvariantIsToldWithTheCommandThatShowsItAgain) {
   EXPECT_THAT(repeated.text, HasSubstr("record 1/0: run of "));
 }
 
+TEST(Prdsim, ARunWithMeshesSaysSoInTheCommandThatShowsItAgain) {
+  const std::string files = kData + "faults/none.toml --mesh --seeds 20";
+  EXPECT_EQ(Prdsim("sweep " + files).code, 0);
+  const Output output = Prdsim("sweep " + files + " --mutation weight-not-normalised");
+  EXPECT_EQ(output.code, 3);
+  EXPECT_THAT(output.text, HasSubstr("BROKEN weights: "));
+  EXPECT_THAT(output.text, HasSubstr("again: prdsim sweep "));
+  EXPECT_THAT(output.text, HasSubstr(" --mesh"));
+  const Output run = Prdsim("run " + kData + "faults/none.toml --mesh --trace");
+  EXPECT_EQ(run.code, 0) << run.text;
+  EXPECT_THAT(run.text, HasSubstr("mesh of worker 0: ends group 1: ok"));
+}
+
 TEST(Prdsim, SweepCompareAndPapersSpeakJson) {
   const Output sweep = Prdsim("sweep " + kData + "faults/everything.toml --seeds 5 --json");
   EXPECT_EQ(sweep.code, 0) << sweep.text;

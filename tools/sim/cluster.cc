@@ -17,10 +17,10 @@ bool Switches(const Workload& workload) {
 }
 
 // What is trained; where models are averaged in ways that could lose something, at least a toy.
-std::unique_ptr<Objective> Trained(const Workload& workload, std::uint64_t seed) {
+std::unique_ptr<Objective> Trained(const Workload& workload, std::uint64_t seed, bool real) {
   auto objective = MakeObjective(workload.training, workload.cluster.workers, seed);
   if (objective != nullptr) return objective;
-  if (Switches(workload)) return MakeToy(12);
+  if (real || Switches(workload)) return MakeToy(12);
   const Plan plan = PlanOf(workload);
   if (HasStore(plan)) return MakeToy(12);
   return DecouplesSteps(plan) || HasNeighbours(plan) ? MakeToy() : nullptr;
@@ -48,7 +48,7 @@ Cluster::Cluster(const Workload& workload, const RunOptions& options)
       world_(workload, options.seed),
       stats_(workload.cluster.workers, options.keep_slices, options.slice_limit,
              DrawnAhead(PlanOf(workload)), !TrainsInGroups(PlanOf(workload))),
-      objective_(Trained(workload, options.seed)),
+      objective_(Trained(workload, options.seed, options.plane != nullptr)),
       times_(workload, options.seed),
       devices_(workload),
       data_(&world_, options.mutation, [this](const Group& group) { Unreported(group); }),
@@ -63,7 +63,9 @@ Cluster::Cluster(const Workload& workload, const RunOptions& options)
       workers_(static_cast<std::size_t>(workload.cluster.workers)),
       hangs_(2 * world_.LeaseNs() + 5 * kSecond, StepsOfOthers(workload)) {
   world_.first_plan = PlanOf(workload);
+  if (options.plane) plane_ = options.plane(&world_, &workers_, options.trace);
   parts_ = {.world = &world_,
+            .plane = plane_.get(),
             .data = &data_,
             .exchange = &exchange_,
             .doors = &doors_,
@@ -122,8 +124,8 @@ void Cluster::Seen(const Record& record) {
     world_.finished = std::max(world_.finished, numbers_[record.run]);
   }
   if (left != nullptr && left->why == LeftReason::kLost) lost_.insert(left->incarnation);
-  if (const auto* set = std::get_if<ScheduleSet>(&record.body))
-    data_.Seen(numbers_[record.run], *set);
+  const auto* set = std::get_if<ScheduleSet>(&record.body);
+  if (set != nullptr && plane_ == nullptr) data_.Seen(numbers_[record.run], *set);
   if (const auto* formed = std::get_if<GroupFormed>(&record.body)) {
     data_.Seen(numbers_[record.run], *formed);
     starts_.erase({record.run, formed->id});  // of a history that was forgotten
@@ -132,7 +134,7 @@ void Cluster::Seen(const Record& record) {
   runs_.Seen(numbers_[record.run], record);
   replicas_.Seen(numbers_[record.run], record);
   batches_.Seen(numbers_[record.run], record);
-  exchange_.Seen(numbers_[record.run], record);
+  if (plane_ == nullptr) exchange_.Seen(numbers_[record.run], record);
   stats_.Seen(record);
   if (options_.trace) options_.trace(Describe(record));
   if (options_.on_record) options_.on_record(record);
@@ -141,7 +143,7 @@ void Cluster::Seen(const Record& record) {
 void Cluster::Forgot() {
   std::set<RunId> finished;
   for (const auto& [id, run] : controller_.store().runs()) {
-    exchange_.Forgot(numbers_[id], run.records);
+    if (plane_ == nullptr) exchange_.Forgot(numbers_[id], run.records);
     batches_.Forgot(numbers_[id], run.records);
     const auto* ended =
         run.records.empty() ? nullptr : std::get_if<RunEnded>(&run.records.back().body);
@@ -182,6 +184,7 @@ void Cluster::Begin() {
 void Cluster::Loop() {
   const Instant end{FromMs(workload_.cluster.seconds * 1000)};
   while (!stop_ && !world_.queue.empty()) {
+    if (plane_ != nullptr && plane_->RunNext(world_.queue.at())) continue;
     const SimEvent event = world_.queue.Pop();
     if (event.at > end) {
       world_.now = end;
@@ -399,8 +402,8 @@ void Cluster::Fill(RunResult* result) {
   result->restarts = controller_.restarts();
   result->bytes = data_.bytes() + exchange_.bytes();
   result->hash = controller_.store().hash();
-  for (const Replica& replica : world_.replicas) {
-    result->hash = Prng(result->hash ^ replica.tag).Next();
+  for (const SimWorker& worker : workers_) {
+    result->hash = Prng(result->hash ^ worker.Mark()).Next();
   }
   result->updates_per_s = stats_.UpdatesPerSecond();
   double steps_per_s = 0;

@@ -20,6 +20,7 @@
 
 #include "common/base/history.h"
 #include "tools/sim/mutation.h"
+#include "tools/sim/plane.h"
 #include "tools/sim/stats.h"
 #include "tools/sim/workload.h"
 
@@ -34,6 +35,7 @@ struct RunOptions {
   std::uint64_t max_events = 0;                       // 0: no limit
   std::function<void(const std::string&)> trace;      // gets a line per event and record, if set
   std::function<void(const Record&)> on_record = {};  // gets what becomes durable, if set
+  MakePlane plane = {};                               // in place of the model of a data plane
 };
 
 struct RunResult {

@@ -153,12 +153,12 @@ void Cluster::CheckEnd() {
     const Incarnation incarnation = workers_[i].incarnation();
     if (lost_.contains(incarnation) || world_.dismissed.contains(incarnation)) continue;
     if (world_.forgot && !known.contains(incarnation)) continue;
-    const std::uint64_t tag = world_.replicas[i].tag;
+    const std::uint64_t tag = workers_[i].Mark();
     if (tags.try_emplace(workers_[i].run_number(), tag).first->second != tag) {
       throw Violation("replicas-agree", WorkerName(i) + " ends with another replica than others");
     }
   }
-  data_.book().CheckEnd();
+  if (plane_ == nullptr) data_.book().CheckEnd();
   controller_.CheckReplay();
 }
 

@@ -111,6 +111,11 @@ bool Cluster::Switch(const std::string& engine) {
   return controller_.Act(act).ok();
 }
 
+void Cluster::Cut(std::uint32_t from, std::uint32_t to, Instant until) {
+  world_.links.Cut(from, to, until);
+  if (plane_ != nullptr) plane_->Cut(from, to, until);
+}
+
 // Faults of links, and a worker that stands still.
 void Cluster::LinkFaults(std::uint32_t worker, double share) {
   const FaultsPart& faults = workload_.faults;
@@ -121,20 +126,25 @@ void Cluster::LinkFaults(std::uint32_t worker, double share) {
   if (workers_.size() > 1 && world_.Rolled(faults.link_cuts_per_s * share)) {
     const std::uint32_t to = other();
     const Instant until = world_.now + FromMs(faults.link_cut_ms * world_.dice.Unit());
-    world_.links.Cut(worker, to, until);
-    if (!world_.Rolled(faults.one_way)) world_.links.Cut(to, worker, until);
+    Cut(worker, to, until);
+    if (!world_.Rolled(faults.one_way)) Cut(to, worker, until);
     world_.Disturbed(until);
   }
   if (workers_.size() > 1 && world_.Rolled(faults.slow_links_per_s * share)) {
     const std::uint32_t to = other();
     const Instant until = world_.now + FromMs(faults.slow_link_ms * world_.dice.Unit());
-    world_.links.Slow(worker, to, until, FromMs(faults.slow_link_ms * world_.dice.Unit()));
+    const DurationNs by = FromMs(faults.slow_link_ms * world_.dice.Unit());
+    world_.links.Slow(worker, to, until, by);
+    if (plane_ != nullptr) {
+      plane_->Cut(worker, to, world_.now + by);
+      plane_->Cut(to, worker, world_.now + by);
+    }
     world_.Disturbed(until);
   }
   if (world_.Rolled(faults.worker_freezes_per_s * share) && !world_.Frozen(worker) &&
       workers_[worker].phase() != SimWorker::Phase::kAway) {
     const Instant until = world_.now + world_.FreezeNs();
-    exchange_.Frozen(worker);
+    if (plane_ == nullptr) exchange_.Frozen(worker);
     world_.frozen_until[worker] = until;
     world_.Disturbed(until);
   }

@@ -39,6 +39,7 @@ class Cluster {
   void Exchanged(const SimEvent& event);
   void Reduced(const std::vector<DataPlane::Result>& results);
   void Faults();
+  void Cut(std::uint32_t from, std::uint32_t to, Instant until);
   void LinkFaults(std::uint32_t worker, double share);
   void Relaunch();
   void CheckOut() const;
@@ -75,6 +76,7 @@ class Cluster {
   BatchBook batches_;
   WorkerParts parts_;
   std::vector<SimWorker> workers_;
+  std::unique_ptr<Plane> plane_;
   std::size_t settled_ = 0;  // workers that are through, for a quick look
   bool stop_ = false;
   Traces traces_;

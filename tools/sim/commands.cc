@@ -99,7 +99,8 @@ int Run(const CommandOptions& options) {
   const auto begin = std::chrono::steady_clock::now();
   const RunResult run = Simulate(*workload, {.seed = options.seed,
                                              .keep_slices = !options.timeline.empty(),
-                                             .trace = Tracer(options.trace)});
+                                             .trace = Tracer(options.trace),
+                                             .plane = options.plane});
   const double wall =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   if (options.json) {
@@ -130,6 +131,7 @@ std::string Command(const CommandOptions& options, const SweepFailure& failure) 
   text += " --seed " + std::to_string(failure.seed) + " --seeds 1 --trace";
   if (options.mutation != "none") text += " --mutation " + options.mutation;
   if (options.as_is) text += " --as-is";
+  if (options.plane) text += " --mesh";
   for (const std::string& engine : options.engines) text += " --engine " + engine;
   return text;
 }
@@ -220,6 +222,7 @@ int RunSweep(const CommandOptions& options) {
                                               .vary = !options.as_is,
                                               .only = *only,
                                               .twice = !options.once && !options.trace,
+                                              .plane = options.plane,
                                               .trace = Tracer(options.trace)});
   if (options.json) {
     Print(ToJson(options, sweep));

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "tools/sim/plane.h"
+
 namespace prd::sim {
 
 struct CommandOptions {
@@ -20,8 +22,9 @@ struct CommandOptions {
   int threads = 2;
   bool json = false;
   bool trace = false;
-  bool as_is = false;  // sweep: do not vary the workloads
-  bool once = false;   // sweep: do not run seeds twice
+  bool as_is = false;    // sweep: do not vary the workloads
+  bool once = false;     // sweep: do not run seeds twice
+  MakePlane plane = {};  // run, sweep: RunOptions'; `prdsim ... --mesh`
   std::string mutation = "none";
   std::string timeline;  // files to draw
   std::string loss;

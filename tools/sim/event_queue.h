@@ -73,6 +73,8 @@ class EventQueue {
   }
 
   bool empty() const { return heap_.empty(); }
+  // When the next event is. REQUIRES: !empty().
+  Instant at() const { return heap_.front().at; }
   std::size_t size() const { return heap_.size(); }
 
  private:

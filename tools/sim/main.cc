@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "tools/sim/commands.h"
+#include "tools/sim/mesh_plane.h"
 #include "tools/sim/workload.h"
 
 namespace {
@@ -31,6 +32,12 @@ void AddEngines(CLI::App* command, CommandOptions* options, const char* what) {
   command->add_option("--engine", options->engines, what)->allow_extra_args(false);
 }
 
+void AddMesh(CLI::App* command, CommandOptions* options) {
+  command->add_flag_callback(
+      "--mesh", [options] { options->plane = prd::sim::MakeMeshPlane; },
+      "Workers have the library's own meshes on a simulated network, in place of a model of them");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -49,6 +56,7 @@ int main(int argc, char** argv) {
       "--engine p-reduce --seeds 5\n"
       "  prdsim sweep tests/sim/faults/*.toml --seeds 10000\n"
       "  prdsim sweep tests/sim/faults/*.toml --engine eager --seeds 2000\n"
+      "  prdsim sweep tests/sim/faults/*.toml --mesh --seeds 2000\n"
       "  prdsim mesh --seeds 10000\n"
       "  prdctl export RUN --format jsonl > run.jsonl; prdsim replay run.jsonl --engine "
       "all-reduce\n"
@@ -62,6 +70,7 @@ int main(int argc, char** argv) {
   run->add_option("--timeline-seconds", options.timeline_s, "How much of it, from the beginning");
   run->add_option("--loss", options.loss, "Draw the loss over time into this SVG file");
   run->add_flag("--trace", options.trace, "Print every event and record");
+  AddMesh(run, &options);
   run->callback([&] { code = prd::sim::Run(options); });
 
   CLI::App* sweep = app.add_subcommand(
@@ -81,6 +90,7 @@ int main(int argc, char** argv) {
                   "Leave the workloads as they are; only the seed changes");
   sweep->add_flag("--once", options.once, "Run each seed once: half the time");
   sweep->add_flag("--trace", options.trace, "Print every event and record");
+  AddMesh(sweep, &options);
   sweep->add_option("--mutation", options.mutation, "Plant this bug, which the sweep should find")
       ->capture_default_str();
   sweep->callback([&] { code = prd::sim::RunSweep(options); });

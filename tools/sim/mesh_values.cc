@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "common/base/check.h"
+#include "common/base/prng.h"
 #include "tools/reference/numbers.h"
 
 namespace prd::sim::mesh {
@@ -37,9 +38,12 @@ const MeshKeyPair& KeyPair(std::size_t number) {
   const std::lock_guard lock(mutex);
   const auto [at, fresh] = pairs.try_emplace(number);
   if (fresh) {
-    const Result<MeshKeyPair> drawn = DrawMeshKeys();
-    PRD_CHECK(drawn.ok());
-    at->second = *drawn;
+    SecretKey secret;
+    Prng prng(number);
+    for (std::uint8_t& byte : secret) byte = static_cast<std::uint8_t>(prng.Next());
+    const Result<MeshKeyPair> made = MeshKeysOf(secret);
+    PRD_CHECK(made.ok());
+    at->second = *made;
   }
   return at->second;
 }

@@ -35,7 +35,7 @@ inline Bytes CopyOf(const Row& row) { return {row.data(), row.data() + row.size(
 std::vector<double> Values(const Layout& layout, const Bytes& row);
 std::vector<double> Epsilons(const Layout& layout);
 
-// A pool of key pairs of this process; what a run does follows from no key. Thread safe.
+// A key pair for each number, the same in every process. Thread safe.
 const MeshKeyPair& KeyPair(std::size_t number);
 
 }  // namespace prd::sim::mesh

@@ -84,6 +84,25 @@ void SimWorker::Schedule() {
                             static_cast<std::uint64_t>(wake_->ns));
 }
 
+template <typename F>
+void SimWorker::Call(F&& input) {
+  if (parts_->plane != nullptr) {
+    parts_->plane->Enter(number_, false);
+    parts_->plane->Ask(number_);
+  }
+  Tell(input);
+}
+
+std::uint64_t SimWorker::Mark() const {
+  const Replica& own = parts_->world->replicas[number_];
+  return parts_->plane == nullptr ? own.tag : Replica{.x = own.x}.Digest();
+}
+
+void SimWorker::Hear(const std::function<void(SessionCore*, Instant, Actions*)>& input) {
+  if (phase_ == Phase::kAway) return;
+  Tell([&](Actions* out) { input(&core_, parts_->world->now, out); });
+}
+
 // ---- life ----
 
 void SimWorker::Init(WorkerParts* parts, std::uint32_t number) {
@@ -125,6 +144,10 @@ void SimWorker::Start() {
   options.hello.host = host;
   options.hello.host_name = host;
   options.hello.endpoints = {"sim"};
+  if (parts_->plane != nullptr) {
+    parts_->plane->Start(number_, core_.incarnation(), accumulates_);
+    options.hello.endpoints = parts_->plane->Endpoints(number_);
+  }
   options.hello.model_bytes = static_cast<std::uint64_t>(world->workload.reduce.bytes);
   options.hello.model_hash = 1;
   options.hello.mesh_key = MeshKeyNow();
@@ -141,14 +164,24 @@ void SimWorker::Start() {
   }
   options.token = {Mixed(own.tag), number_};
   options.max_members = static_cast<std::size_t>(world->workload.cluster.workers);
+  if (parts_->plane != nullptr) parts_->plane->Ask(number_);
   Tell([&](Actions* out) { core_.Attach(world->now, std::move(options), out); });
 }
 
-void SimWorker::Away(double within_ms) {
-  World* world = parts_->world;
-  parts_->data->Gone(number_);
-  parts_->exchange->Gone(number_);
+// Its peers do not find it any more.
+void SimWorker::Gone(bool killed) {
+  if (parts_->plane != nullptr) {
+    parts_->plane->End(number_, killed);
+  } else {
+    parts_->data->Gone(number_);
+    parts_->exchange->Gone(number_);
+  }
   replica().incarnation = 0;
+}
+
+void SimWorker::Away(double within_ms, bool killed) {
+  World* world = parts_->world;
+  Gone(killed);
   phase_ = Phase::kAway;
   wake_.reset();
   world->EndConnection(number_, world->now);
@@ -158,7 +191,7 @@ void SimWorker::Away(double within_ms) {
 
 void SimWorker::Die() {
   core_ = SessionCore();
-  Away(parts_->world->workload.faults.return_ms);
+  Away(parts_->world->workload.faults.return_ms, true);
 }
 
 void SimWorker::Kill() {
@@ -200,7 +233,7 @@ void SimWorker::BeginPause() {
   phase_ = Phase::kPausing;
   drawn_.clear();  // others share those steps meanwhile
   ++step_;
-  Tell([&](Actions* out) { core_.Pause(world->now, out); });
+  Call([&](Actions* out) { core_.Pause(world->now, out); });
 }
 
 void SimWorker::OnConnected(std::uint64_t connection) {
@@ -217,13 +250,13 @@ void SimWorker::OnResumes(std::uint64_t pause) {
   if (phase_ != Phase::kPaused) return;
   if (world->Fault(world->workload.faults.worker_dies)) return Die();
   phase_ = Phase::kResuming;
-  Tell([&](Actions* out) { core_.Resume(world->now, out); });
+  Call([&](Actions* out) { core_.Resume(world->now, out); });
 }
 
 void SimWorker::BeginAverage() {
   phase_ = Phase::kAveraging;
-  parts_->data->BeginAverage(number_, run_number());
-  Tell([&](Actions* out) { core_.Average(parts_->world->now, false, out); });
+  if (parts_->plane == nullptr) parts_->data->BeginAverage(number_, run_number());
+  Call([&](Actions* out) { core_.Average(parts_->world->now, false, out); });
 }
 
 void SimWorker::OnCopied(bool ok) {
@@ -236,18 +269,19 @@ void SimWorker::Flip() {
   if (!AllOrNone(plan_)) return;
   World* world = parts_->world;
   if (!world->Rolled(world->workload.faults.flips)) return;
+  parts_->replicas->Flipped();
+  if (parts_->plane != nullptr) return parts_->plane->Flip(number_);
   Replica& own = replica();
   own.tag = Mixed(own.tag);
   own.base_tag = Mixed(own.base_tag);
   if (!own.x.empty()) own.x[0] += 1;
   if (!own.base.empty()) own.base[0] += 1;
-  parts_->replicas->Flipped();
 }
 
 void SimWorker::BeginStep() {
   if (done_ || (Limit() > 0 && steps_ >= Limit())) {
     phase_ = Phase::kFinishing;
-    Tell([&](Actions* out) { core_.Finish(parts_->world->now, out); });
+    Call([&](Actions* out) { core_.Finish(parts_->world->now, out); });
     return;
   }
   passes_.clear();
@@ -338,7 +372,7 @@ void SimWorker::OnStepDone(std::uint64_t ticket) {
 
 void SimWorker::SayLeave() {
   phase_ = Phase::kLeaving;
-  Tell([&](Actions* out) { core_.Leave(parts_->world->now, "simulated", out); });
+  Call([&](Actions* out) { core_.Leave(parts_->world->now, "simulated", out); });
 }
 
 void SimWorker::OnStops(std::uint64_t step) {
@@ -366,6 +400,7 @@ void SimWorker::EndStep(bool discard) {
   // The job has a batch since the step began, in another run.
   discard = discard || (piece_.samples == 0 && core_.shares().batch() > 0);
   AddPass(discard);
+  if (parts_->plane != nullptr) parts_->plane->Enter(number_, true);
   StepProcedure local(plan_, discard);
   Run(&local, [&] { own.tag = Mixed(own.tag ^ number_); });
   if (!discard) {
@@ -392,6 +427,7 @@ void SimWorker::EndStep(bool discard) {
                       number_, lives_);
   }
   const std::uint64_t calls = calls_;
+  if (parts_->plane != nullptr) parts_->plane->Ask(number_);
   Tell([&](Actions* out) { core_.Step(world->now, ready, discard, local.rounds(), out); });
   // A worker that is to leave has what it owes reduced first, also after a pass.
   const bool whole = calls_ == calls && !core_.shares().partial();
@@ -441,14 +477,19 @@ void SimWorker::Count() {
 template <typename F>
 void SimWorker::Run(StepProcedure* procedure, F&& tag) {
   Replica& own = replica();
-  LentReplica lent(parts_->data, number_, TakesNewestOnly(plan_), &own);
-  if (const std::optional<Iteration> at = procedure->Begin(&lent)) {
+  Plane* plane = parts_->plane;
+  LentReplica modelled(parts_->data, number_, TakesNewestOnly(plan_), &own);
+  StepReplica* lent = plane != nullptr ? plane->Lent(number_) : &modelled;
+  if (const std::optional<Iteration> at = procedure->Begin(lent)) {
+    if (plane != nullptr) plane->BeforeApply(number_);
     const double rate = parts_->world->workload.training.learning_rate;
     for (std::size_t j = 0; j < own.x.size(); ++j) own.x[j] -= rate * own.gradient[j];
     tag();
     own.iteration = *at;
+    if (plane != nullptr) plane->AfterApply(number_, *at);
   }
-  procedure->End(&lent);
+  procedure->End(lent);
+  if (plane != nullptr) own.iteration = lent->iteration();
 }
 
 void SimWorker::OnApplyNow(const ApplyNow& apply) {
@@ -459,8 +500,15 @@ void SimWorker::OnApplyNow(const ApplyNow& apply) {
   Run(&duty, [&] {
     if (group) own.state = Mixed(own.state ^ group_);
     if (gradients) own.tag = Mixed(own.tag ^ (group ? own.state : group_));
+    if (group && parts_->plane != nullptr && parts_->world->workload.faults.state_not_told != 0) {
+      own.x[0] += static_cast<double>(own.state % 1024) / 1024;
+    }
   });
-  if (group) parts_->replicas->Applied(run_number(), group_, own.Digest());
+  if (group) parts_->replicas->Applied(run_number(), group_, Mark());
+  if (parts_->plane != nullptr) {
+    if (group) parts_->plane->Agree(number_, run_number(), group_, true);
+    parts_->plane->Ask(number_);
+  }
   Tell([&](Actions* out) {
     core_.Applied(parts_->world->now, own.iteration, duty.rounds(), out, duty.digest());
   });
@@ -468,6 +516,7 @@ void SimWorker::OnApplyNow(const ApplyNow& apply) {
 
 void SimWorker::OnCallDone(const CallDone& done) {
   ++calls_;
+  if (parts_->plane != nullptr) parts_->plane->Leave(number_, phase_ == Phase::kPausing);
   if (phase_ == Phase::kLeaving) return Away(parts_->world->workload.faults.return_ms);
   if (done.status.code() == Code::kCancelled) return SayLeave();
   const auto finished = [this](RunId run) {  // or one after it: it is over
@@ -488,9 +537,7 @@ void SimWorker::OnCallDone(const CallDone& done) {
   if (!done.status.ok()) {
     error_ = done.status.ToString();
     phase_ = Phase::kFailed;
-    parts_->data->Gone(number_);
-    parts_->exchange->Gone(number_);
-    replica().incarnation = 0;
+    Gone(false);
     return;
   }
   if (phase_ == Phase::kFinishing && remains) {
@@ -498,7 +545,11 @@ void SimWorker::OnCallDone(const CallDone& done) {
   }
   if (phase_ == Phase::kFinishing) {
     phase_ = Phase::kDone;
-    parts_->exchange->Gone(number_);
+    if (parts_->plane != nullptr) {
+      parts_->plane->End(number_, false);
+    } else {
+      parts_->exchange->Gone(number_);
+    }
     replica().incarnation = 0;
     return;
   }
@@ -537,7 +588,8 @@ void SimWorker::OnEnvelope(const ControllerEnvelope& envelope) {
   if (envelope.incarnation == core_.incarnation() && envelope.seq == heard_ + 1) {
     ++heard_;
     // A worker that leaves changes nothing any more.
-    if (phase_ != Phase::kLeaving) parts_->exchange->Told(number_, envelope.body);
+    const bool modelled = parts_->plane == nullptr && phase_ != Phase::kLeaving;
+    if (modelled) parts_->exchange->Told(number_, envelope.body);
   }
   Tell([&](Actions* out) { core_.OnEnvelope(parts_->world->now, envelope, out); });
 }
@@ -549,15 +601,18 @@ void SimWorker::OnWake(Instant at) {
 }
 
 void SimWorker::OnReduced(const DataPlane::Result& result) {
-  const Status status =
-      result.ok ? Status::Ok() : Status(Code::kUnavailable, "a member has vanished");
+  OnReduced(result, result.ok ? Status::Ok() : Status(Code::kUnavailable, "a member has vanished"));
+}
+
+void SimWorker::OnReduced(const DataPlane::Result& result, const Status& status) {
   if (phase_ == Phase::kStepping && !Overlaps() && (Ahead() || !result.ok)) {
     if (Ahead()) SlicedUntil(Slice::Kind::kWait, parts_->world->now - result.took);
     Sliced(Slice::Kind::kReduce);
   }
   last_result_ = result;
   if (result.ok && ReducedInTraining(plan_).landing == Landing::kBase) {
-    parts_->replicas->Applied(run_number(), result.group, replica().Digest());
+    parts_->replicas->Applied(run_number(), result.group, Mark());
+    if (parts_->plane != nullptr) parts_->plane->Agree(number_, run_number(), result.group, false);
   }
   if (result.ok && !Passive(result.group)) signal_ = 0;
   Tell([&](Actions* out) {
@@ -606,6 +661,7 @@ void SimWorker::OnOutOfReach(Rank rank) {
 
 // What the core tells of its own gradients is what the data plane knows.
 void SimWorker::CheckIncluded(const WorkerBody& body) const {
+  if (parts_->plane != nullptr) return;
   const auto* finished = std::get_if<Finished>(&body);
   const auto* adopted = std::get_if<Adopted>(&body);
   std::uint32_t told = 0;
@@ -691,19 +747,23 @@ void SimWorker::OnSent(const WorkerEnvelope& envelope) {
     parts_->runs->Stops(envelope.incarnation, envelope.seq, own_);
   }
   if (!std::holds_alternative<Ready>(envelope.body) || envelope.seq <= said_) return;
-  parts_->exchange->Says(number_, run_number(), envelope.body);
+  if (parts_->plane == nullptr) parts_->exchange->Says(number_, run_number(), envelope.body);
   if (signal_ == 0) since_signal_ = 1;
   signal_ = said_ = envelope.seq;
 }
 
 void SimWorker::Perform(Action* action) {
   World* world = parts_->world;
+  const bool modelled = parts_->plane == nullptr;
+  if (!modelled) parts_->plane->Perform(number_, *action);
   if (auto* send = std::get_if<SendToController>(action)) {
     OnSent(send->envelope);
     world->SendToController(number_, send->envelope);
   } else if (const auto* become = std::get_if<BecomeIncarnation>(action)) {
-    parts_->data->Gone(number_);
-    parts_->exchange->Gone(number_);
+    if (modelled) {
+      parts_->data->Gone(number_);
+      parts_->exchange->Gone(number_);
+    }
     if (world->dismissed.contains(replica().incarnation) && !world->forgot) {
       throw Violation("dismissed",
                       WorkerName(number_) + " comes back, and an operator has removed it");
@@ -720,7 +780,7 @@ void SimWorker::Perform(Action* action) {
     last_result_ = {};
   } else if (const auto* join = std::get_if<JoinRun>(action)) {
     plan_ = world->PlanOf(world->NumberOf(join->welcome.identity));
-    parts_->exchange->Joins(number_, plan_);
+    if (modelled) parts_->exchange->Joins(number_, plan_);
     own_.steps = std::max(own_.steps, join->welcome.own.steps);
     own_.samples = std::max(own_.samples, join->welcome.own.samples);
     parts_->runs->Enters(number_, world->NumberOf(join->welcome.identity), former_, launch_);
@@ -729,7 +789,9 @@ void SimWorker::Perform(Action* action) {
     parts_->doors->Hear(number_, announced->members);
   } else if (const auto* gone = std::get_if<ForgetMembers>(action)) {
     parts_->doors->Forget(number_, gone->incarnations);
-    for (const Incarnation out : gone->incarnations) parts_->data->SourceOut(number_, out);
+    for (const Incarnation out : gone->incarnations) {
+      if (modelled) parts_->data->SourceOut(number_, out);
+    }
   } else if (const auto* start = std::get_if<StartReduce>(action)) {
     CheckLent(start->group);
     parts_->doors->TurnsToAll(number_, start->group.members);
@@ -739,32 +801,34 @@ void SimWorker::Perform(Action* action) {
     if (start->group.kind == GroupKind::kTrain && parts_->batches->whole(run_number())) {
       parts_->batches->Reduces(number_, run_number(), group_, passes_);
     }
-    parts_->data->Begin(number_, run_number(), *start, core_.welcome().plan);
+    if (modelled) parts_->data->Begin(number_, run_number(), *start, core_.welcome().plan);
   } else if (std::holds_alternative<CancelReduce>(*action)) {
     if (phase_ == Phase::kStepping && !Overlaps()) {
       Sliced(Ahead() ? Slice::Kind::kWait : Slice::Kind::kReduce);
     }
-    parts_->data->Cancel(number_);
+    if (modelled) parts_->data->Cancel(number_);
   } else if (const auto* fetch = std::get_if<StartFetch>(action)) {
     signal_ = 0;
     parts_->doors->TurnsTo(number_, fetch->source);
+    if (!modelled) return;
     parts_->data->Fetch(number_, run_number(), *fetch, core_.welcome().plan);
     const Incarnation source = fetch->source.incarnation;
     if (parts_->doors->IsOut(number_, source)) parts_->data->SourceOut(number_, source);
   } else if (std::holds_alternative<CancelFetch>(*action)) {
-    parts_->data->CancelFetch(number_);
+    if (modelled) parts_->data->CancelFetch(number_);
   } else if (const auto* copy = std::get_if<CopyForAverage>(action)) {
     parts_->doors->TurnsTo(number_, copy->source);
+    if (!modelled) return;
     parts_->data->CopyForAverage(number_, copy->source.incarnation);
     const Incarnation source = copy->source.incarnation;
     if (parts_->doors->IsOut(number_, source)) parts_->data->SourceOut(number_, source);
   } else if (std::holds_alternative<CancelCopyForAverage>(*action)) {
-    parts_->data->CancelAverage(number_);
+    if (modelled) parts_->data->CancelAverage(number_);
   } else if (const auto* probe = std::get_if<ProbePeers>(action)) {
     parts_->doors->TurnsToAll(number_, probe->targets);
-    parts_->data->Probe(number_, probe->targets);
+    if (modelled) parts_->data->Probe(number_, probe->targets);
   } else if (std::holds_alternative<Deposit>(*action)) {
-    parts_->data->Deposit(number_);
+    if (modelled) parts_->data->Deposit(number_);
   } else if (const auto* interrupt = std::get_if<Interrupt>(action)) {
     interrupted_ = interrupt->on;
     if (interrupted_) PollSoon();
@@ -772,7 +836,7 @@ void SimWorker::Perform(Action* action) {
     OnApplyNow(*apply);
   } else if (const auto* done = std::get_if<CallDone>(action)) {
     OnCallDone(*done);
-  } else {
+  } else if (modelled) {
     parts_->exchange->Perform(number_, run_number(), Lends(), *action);
   }
 }

@@ -13,6 +13,7 @@
 #define PRD_TOOLS_SIM_SIM_WORKER_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -23,6 +24,7 @@
 #include "tools/sim/data_plane_exchange.h"
 #include "tools/sim/mesh_doors.h"
 #include "tools/sim/objective.h"
+#include "tools/sim/plane.h"
 #include "tools/sim/replica_book.h"
 #include "tools/sim/run_book.h"
 #include "tools/sim/stats.h"
@@ -34,9 +36,11 @@
 
 namespace prd::sim {
 
-// What all workers of a run share. All pointers outlive them; `objective` may be null.
+// What all workers of a run share. All pointers outlive them; `objective` may be null. With a
+// `plane`, which then does what `data` and `exchange` model else, there is an objective.
 struct WorkerParts {
   World* world = nullptr;
+  Plane* plane = nullptr;
   DataPlane* data = nullptr;
   Exchange* exchange = nullptr;
   MeshDoors* doors = nullptr;
@@ -86,13 +90,18 @@ class SimWorker {
   void OnCopied(bool ok);
   void OnConnected(std::uint64_t connection);
   void OnReduced(const DataPlane::Result& result);
+  void OnReduced(const DataPlane::Result& result, const Status& status);
   void OnFetched(const DataPlane::Result& result);
   void OnProbed(const std::vector<GroupMember>& answered);
   void OnNote(const Exchange::Noted& noted);
   void OnRequest(const Exchange::Requested& requested);
   void OnPulled(const Exchange::Pulled& pulled);
   void OnOutOfReach(Rank rank);
+  // Something else, from its plane.
+  void Hear(const std::function<void(SessionCore*, Instant, Actions*)>& input);
 
+  // Equal for equal replicas.
+  std::uint64_t Mark() const;
   Phase phase() const { return phase_; }
   RunId run() const { return core_.welcome().run; }
   RunId run_number() const { return parts_->world->NumberOf(core_.welcome().identity); }
@@ -113,7 +122,13 @@ class SimWorker {
   template <typename F>
   void Tell(F&& input);
   void Perform(Action* action);
-  MeshKey MeshKeyNow() const { return MeshDoors::KeyOf(lives_ * 1'000'003 + number_ + 1); }
+  // A call of the session other than a step: what its thread does around it.
+  template <typename F>
+  void Call(F&& input);
+  MeshKey MeshKeyNow() const {
+    return parts_->plane != nullptr ? parts_->plane->Key(number_)
+                                    : MeshDoors::KeyOf(lives_ * 1'000'003 + number_ + 1);
+  }
   void OnCallDone(const CallDone& done);
   void GoOn();
   void BeginPause();
@@ -137,7 +152,8 @@ class SimWorker {
   void CheckIncluded(const WorkerBody& body) const;
   void CheckTold(const Hello& hello);
   void Die();
-  void Away(double within_ms);
+  void Away(double within_ms, bool killed = false);
+  void Gone(bool killed);
   void Schedule();
   void Sliced(Slice::Kind kind) { SlicedUntil(kind, parts_->world->now); }
   void SlicedUntil(Slice::Kind kind, Instant end);

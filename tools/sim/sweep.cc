@@ -45,13 +45,19 @@ void Count(const RunResult& run, SweepResult* sweep) {
 SweepFailure RunSeed(const std::vector<Workload>& workloads, const SweepOptions& options,
                      std::uint64_t seed) {
   const Workload& base = workloads[seed % workloads.size()];
-  const Workload workload = options.vary ? Vary(base, seed, options.only) : base;
+  Workload workload = options.vary ? Vary(base, seed, options.only) : base;
+  if (options.vary && options.plane) {
+    using enum MeshSecurity;
+    constexpr MeshSecurity kDrawn[] = {kNone, kNone, kAead, kCurve};
+    workload.job.mesh_security = kDrawn[Prng(seed ^ 0x5ec).Next() % std::size(kDrawn)];
+  }
   SweepFailure run{.seed = seed,
                    .workload = workload.name,
                    .engine = EngineText(workload.job.engine),
                    .result = {}};
   current_seed = seed;
-  const RunOptions run_options{.seed = seed, .mutation = options.mutation, .trace = options.trace};
+  const RunOptions run_options{
+      .seed = seed, .mutation = options.mutation, .trace = options.trace, .plane = options.plane};
   run.result = Simulate(workload, run_options);
   if (!options.twice || !run.result.invariant.empty()) return run;
   const RunResult again = Simulate(workload, run_options);

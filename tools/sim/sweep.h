@@ -24,6 +24,7 @@ struct SweepOptions {
   bool vary = true;                    // false: workloads as they are
   std::optional<OneEngine> only = {};  // vary: instead of all engines
   bool twice = true;
+  MakePlane plane = {};                           // as RunOptions'
   std::uint64_t stop_after = 1;                   // failing seeds
   std::function<void(const std::string&)> trace;  // as RunOptions'; for one seed on one thread
 };

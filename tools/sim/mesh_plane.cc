@@ -1,0 +1,599 @@
+#include "tools/sim/mesh_plane.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <set>
+#include <utility>
+#include <variant>
+
+#include "common/base/check.h"
+#include "engines/violation.h"
+#include "tools/sim/mesh_values.h"
+#include "tools/sim/names.h"
+#include "tools/sim/network.h"
+#include "tools/sim/replica_book.h"
+#include "tools/sim/sim_worker.h"
+#include "worker/mesh/mesh.h"
+
+namespace prd::sim {
+namespace {
+
+constexpr std::size_t kAveraged = 2;  // numbers of averaged state
+constexpr std::size_t kKept = 1;      // and of kept state
+constexpr std::uint64_t kOwnSequence = 0x6d657368u;
+
+// The network's time begins later: Instant{0} is a mesh's "at once".
+Instant NetworkTime(Instant at) { return at + kSecond; }
+
+NetworkOptions DrawNetwork(const Workload& workload, Prng* prng) {
+  NetworkOptions network;
+  network.latency = FromUs(workload.reduce.latency_us) + 1;
+  network.jitter = static_cast<DurationNs>(prng->Below(400'000));
+  network.bytes_per_s = std::pow(10, 5.5 + 3 * prng->Unit());
+  network.uplink_bytes_per_s = std::pow(10, 5.5 + 3 * prng->Unit());
+  return network;
+}
+
+class MeshPlane;
+
+struct Node final : public MeshEvents, public StepReplica {
+  MeshPlane* plane = nullptr;
+  std::uint32_t worker = 0;
+  std::uint64_t life = 0;
+  bool accumulates = false;
+  std::vector<double> averaged, kept;
+  std::unique_ptr<ReplicaStore> store;
+  std::unique_ptr<Mesh> mesh;  // null: it has ended
+  SimNetwork::Process process = 0;
+  bool woken = false;
+  std::uint64_t asked_at = 0;                // the newest deadline asked for
+  std::vector<std::function<void()>> heard;  // from the mesh, to be told to the core
+  std::optional<Group> group;                // that is reduced,
+  Reduced what;
+  std::vector<double> before;  // on what
+  bool fetching = false, sampling = false;
+  std::map<Ticket, StartPull> pulls;  // that have not ended
+  std::map<Ticket, StartPull> pulled;
+
+  // StepReplica
+  Iteration iteration() const override { return store->iteration; }
+  std::int64_t AddInbox() override { return store->AddInbox(); }
+  Inbox TakeInbox() override {
+    const Inbox inbox{.rounds = store->inbox_rounds, .iteration = store->inbox_iteration};
+    return store->TakeInbox() ? inbox : Inbox();
+  }
+  std::uint64_t Digest() const override { return store->memory->DigestOf(store->trained); }
+
+  void OnReduced(GroupId group, const Status& status, std::uint64_t sent,
+                 const std::vector<Rank>& unreachable, std::uint64_t digest) override;
+  void OnFetched(const Status& status, Iteration iteration) override;
+  void OnSampled(const Status& status, const std::shared_ptr<Buffer>& row) override;
+  void OnProbed(Rank rank, Incarnation of) override;
+  void OnNote(Incarnation from, const PeerMessage& note) override;
+  void OnRequest(Incarnation from, Request request, const PeerItem& item) override;
+  void OnPulled(Ticket ticket, const Status& status, const ShardHeader& header) override;
+  void OnOutOfReach(Rank rank) override;
+};
+
+class MeshPlane final : public Plane {
+ public:
+  MeshPlane(World* world, std::vector<SimWorker>* workers,
+            std::function<void(const std::string&)> trace)
+      : world_(world),
+        workers_(workers),
+        trace_(std::move(trace)),
+        prng_(Prng(world->seed ^ kOwnSequence).Next()),
+        network_(prng_.Next(), DrawNetwork(world->workload, &prng_)),
+        chunk_bytes_(std::size_t{8} << prng_.Below(5)),
+        direct_bytes_(prng_.Below(2) == 0 ? 0 : 1 << 16),
+        nodes_(workers->size()) {
+    for (std::uint32_t i = 0; i < nodes_.size(); ++i) {
+      nodes_[i].plane = this;
+      nodes_[i].worker = i;
+    }
+  }
+
+  bool RunNext(Instant until) override { return network_.RunNext(NetworkTime(until)); }
+
+  void Start(std::uint32_t worker, Incarnation incarnation, bool accumulates) override;
+  void End(std::uint32_t worker, bool killed) override;
+  std::vector<std::string> Endpoints(std::uint32_t worker) const override {
+    return nodes_[worker].mesh->endpoints();
+  }
+  MeshKey Key(std::uint32_t worker) const override { return nodes_[worker].mesh->key(); }
+
+  void Enter(std::uint32_t worker, bool step) override;
+  void Ask(std::uint32_t worker) override;
+  void Leave(std::uint32_t worker, bool pauses) override;
+  StepReplica* Lent(std::uint32_t worker) override { return &nodes_[worker]; }
+  void BeforeApply(std::uint32_t worker) override { nodes_[worker].store->GiveAveraged(); }
+  void AfterApply(std::uint32_t worker, Iteration iteration) override;
+  void Perform(std::uint32_t worker, const Action& action) override;
+  void Flip(std::uint32_t worker) override;
+  void Agree(std::uint32_t worker, RunId run, GroupId group, bool kept) override;
+  void Cut(std::uint32_t from, std::uint32_t to, Instant until) override;
+
+ private:
+  friend struct Node;
+  struct Mass {
+    std::size_t members = 0;
+    double before = 0, after = 0, scale = 1;
+  };
+
+  Instant Now() const { return network_.now(); }
+  void After(DurationNs delay, std::function<void()> what);
+  void Wake(Node* node);
+  void Serve(Node* node);
+  void Hear(Node* node, std::function<void()> what) { node->heard.push_back(std::move(what)); }
+  template <typename F>
+  void Tell(Node* node, F input) {
+    Hear(node, [this, node, input] { (*workers_)[node->worker].Hear(input); });
+  }
+  void Join(Node* node, const Welcome& welcome);
+  void Exchange(Node* node, const Action& action);
+  void Reduce(Node* node, const StartReduce& start);
+  void Reduced(Node* node, GroupId group, const Status& status, std::uint64_t sent,
+               const std::vector<Rank>& unreachable, std::uint64_t digest);
+  void MayBreak(double probability, std::uint32_t a, std::uint32_t b);
+  std::vector<double> Parameters(const Node& node) const {
+    return mesh::Values(node.store->parameters, mesh::Read(node.store->parameters));
+  }
+  void CheckMix(const Node& node, const MixUpdates& mix, std::vector<double> before) const;
+  // All that the worker holds: parameters, averaged state, and what is to be added to them.
+  std::vector<double> Held(const Node& node) const;
+  void CheckMass(Node* node);
+  void CheckHonest(const Node& node, const Status& status) const;
+  void Say(const Node& node, const std::string& what) const;
+
+  World* world_;
+  std::vector<SimWorker>* workers_;
+  const std::function<void(const std::string&)> trace_;
+  Prng prng_;
+  SimNetwork network_;
+  const std::size_t chunk_bytes_;
+  const std::size_t direct_bytes_;
+  std::vector<Node> nodes_;
+  std::size_t processes_ = 0;
+  std::map<std::pair<RunId, GroupId>, Mass> masses_;
+  // Updates, as their workers published them.
+  std::map<std::pair<Incarnation, Iteration>, std::vector<double>> published_;
+  std::map<std::pair<RunId, GroupId>, std::uint64_t> digests_;
+};
+
+// ---- time ----
+
+void MeshPlane::After(DurationNs delay, std::function<void()> what) {
+  network_.At(Now() + delay, [this, what = std::move(what)] {
+    world_->now = Instant{Now().ns - kSecond};
+    what();
+  });
+}
+
+void MeshPlane::Wake(Node* node) {
+  if (node->mesh == nullptr || std::exchange(node->woken, true)) return;
+  After(1 + static_cast<DurationNs>(prng_.Below(20'000)), [this, node, life = node->life] {
+    if (node->life == life) Serve(node);
+  });
+}
+
+void MeshPlane::Serve(Node* node) {
+  node->woken = false;
+  if (node->mesh == nullptr) return;
+  const std::uint64_t life = node->life;
+  if (world_->Frozen(node->worker)) {
+    return After(world_->frozen_until[node->worker] - world_->now, [this, node, life] {
+      if (node->life == life) Wake(node);
+    });
+  }
+  if (node->group && node->what.landing == Landing::kInbox) node->before = Held(*node);
+  node->mesh->Service(Now());
+  Replica& own = world_->replicas[node->worker];
+  own.iteration = node->store->iteration;
+  for (const std::function<void()>& tell : std::exchange(node->heard, {})) {
+    if (node->life == life && node->mesh != nullptr) tell();
+  }
+  if (node->life != life || node->mesh == nullptr) return;
+  const std::optional<Instant> next = node->mesh->NextDeadline();
+  if (!next) return;
+  if (*next <= Now()) return Wake(node);
+  const std::uint64_t number = ++node->asked_at;
+  After(*next - Now(), [this, node, number, life] {
+    if (node->asked_at == number && node->life == life) Wake(node);
+  });
+}
+
+// ---- processes ----
+
+void MeshPlane::Start(std::uint32_t worker, Incarnation incarnation, bool accumulates) {
+  Node& node = nodes_[worker];
+  Replica& own = world_->replicas[worker];
+  PRD_CHECK(node.mesh == nullptr && !own.x.empty());
+  const std::uint64_t life = ++node.life;
+  node.woken = node.fetching = node.sampling = false;
+  node.accumulates = accumulates;
+  node.heard.clear();
+  node.group.reset();
+  node.pulls.clear();
+  node.pulled.clear();
+  node.averaged.assign(kAveraged, 0.0);
+  node.kept.assign(kKept, 0.0);
+  own.gradient.assign(own.x.size(), 0.0);
+  for (double& value : own.x) value += 1e-3 * prng_.Unit();  // until the common start
+  const std::size_t half = (own.x.size() + 1) / 2;
+  const auto halves = [half](std::vector<double>* all) {
+    return std::vector<Tensor>{{all->data(), half, DType::kF64},
+                               {all->data() + half, all->size() - half, DType::kF64}};
+  };
+  node.store = std::make_unique<ReplicaStore>();
+  node.store->SetTensors(halves(&own.x), halves(&own.gradient),
+                         {{node.averaged.data(), kAveraged, DType::kF64, true},
+                          {node.kept.data(), kKept, DType::kF64, false}});
+  auto transport =
+      network_.Start(static_cast<std::size_t>(world_->HostOf(worker)), [this, node = &node, life] {
+        if (node->life == life) Wake(node);
+      });
+  node.process = network_.newest();
+  Mesh::Options options{.incarnation = incarnation,
+                        .host = "h" + std::to_string(world_->HostOf(worker)),
+                        .keys = mesh::KeyPair(++processes_ % 256),
+                        .chunk_bytes = chunk_bytes_,
+                        .direct_bytes = direct_bytes_};
+  Result<std::unique_ptr<Mesh>> made =
+      Mesh::Create(std::move(transport), options, node.store.get(), &node);
+  PRD_CHECK(made.ok());
+  node.mesh = std::move(*made);
+  Wake(&node);
+}
+
+void MeshPlane::End(std::uint32_t worker, bool killed) {
+  Node& node = nodes_[worker];
+  if (node.mesh == nullptr) return;
+  if (killed) network_.Kill(node.process, false);
+  ++node.life;
+  node.mesh.reset();
+  // The store stays: who calls may be in the midst of something.
+}
+
+// ---- the caller's thread ----
+
+void MeshPlane::Enter(std::uint32_t worker, bool step) {
+  if (nodes_[worker].mesh != nullptr) nodes_[worker].store->BeginCall(step);
+}
+
+void MeshPlane::Ask(std::uint32_t worker) {
+  Node& node = nodes_[worker];
+  if (node.mesh == nullptr) return;
+  node.store->lent = true;
+  node.mesh->ServeWaiting(Now());
+  Wake(&node);
+}
+
+void MeshPlane::Leave(std::uint32_t worker, bool pauses) {
+  Node& node = nodes_[worker];
+  if (node.mesh == nullptr) return;
+  node.store->lent = false;
+  if (pauses) node.store->LeaveCopy();
+  node.store->EndCall();
+  Wake(&node);
+}
+
+void MeshPlane::AfterApply(std::uint32_t worker, Iteration iteration) {
+  Node& node = nodes_[worker];
+  for (double& value : node.averaged) value += 0.125;
+  for (double& value : node.kept) value += 1;
+  node.store->TakeAveraged();
+  node.store->iteration = iteration;
+}
+
+// ---- what the core wants ----
+
+void MeshPlane::Perform(std::uint32_t worker, const Action& action) {
+  Node* node = &nodes_[worker];
+  if (node->mesh == nullptr) return;
+  Mesh& mesh = *node->mesh;
+  const Instant now = Now();
+  if (const auto* send = std::get_if<SendToController>(&action)) {
+    const auto* through = std::get_if<Finished>(&send->envelope.body);
+    if (through == nullptr) return;
+    mesh.CallOff(through->group);
+  } else if (const auto* become = std::get_if<BecomeIncarnation>(&action)) {
+    mesh.SetIncarnation(become->incarnation);
+    node->group.reset();
+    node->fetching = node->sampling = false;
+    node->pulls.clear();
+    node->pulled.clear();
+    node->heard.clear();
+  } else if (const auto* join = std::get_if<JoinRun>(&action)) {
+    Join(node, join->welcome);
+  } else if (const auto* announced = std::get_if<AnnouncedMembers>(&action)) {
+    mesh.Announce(now, announced->members, announced->copies);
+  } else if (const auto* gone = std::get_if<ForgetMembers>(&action)) {
+    mesh.ForgetMembers(now, gone->incarnations);
+  } else if (const auto* start = std::get_if<StartReduce>(&action)) {
+    Reduce(node, *start);
+  } else if (std::holds_alternative<CancelReduce>(action)) {
+    mesh.CancelReduce();
+    node->group.reset();
+  } else if (const auto* give_up = std::get_if<GiveUpReduce>(&action)) {
+    mesh.GiveUpReduce(give_up->reason);
+  } else if (const auto* fetch = std::get_if<StartFetch>(&action)) {
+    node->fetching = true;
+    Say(*node, "begins to copy " + WorkerName(WorkerOf(fetch->source.incarnation)));
+    mesh.StartFetch(now, fetch->source, fetch->result, fetch->contributed);
+    MayBreak(world_->workload.faults.fetch_fails, WorkerOf(fetch->source.incarnation), worker);
+  } else if (std::holds_alternative<CancelFetch>(action)) {
+    mesh.CancelFetch();
+    node->fetching = false;
+  } else if (const auto* copy = std::get_if<CopyForAverage>(&action)) {
+    node->sampling = true;
+    Say(*node,
+        "begins to copy the parameters of " + WorkerName(WorkerOf(copy->source.incarnation)));
+    mesh.StartSample(now, copy->source);
+    MayBreak(world_->workload.faults.fetch_fails, WorkerOf(copy->source.incarnation), worker);
+  } else if (std::holds_alternative<CancelCopyForAverage>(action)) {
+    mesh.CancelSample();
+    node->sampling = false;
+  } else if (const auto* probe = std::get_if<ProbePeers>(&action)) {
+    mesh.Probe(now, probe->targets);
+  } else if (std::holds_alternative<Deposit>(action)) {
+    node->store->Deposit();
+  } else {
+    Exchange(node, action);
+  }
+  Wake(node);
+}
+
+// What workers with neighbours, or shards, do among themselves.
+void MeshPlane::Exchange(Node* node, const Action& action) {
+  if (const auto* pull = std::get_if<StartPull>(&action)) node->pulls[pull->ticket] = *pull;
+  if (const auto* drop = std::get_if<DropPull>(&action)) {
+    node->pulls.erase(drop->ticket);
+    node->pulled.erase(drop->ticket);
+  }
+  const auto* mix = std::get_if<MixUpdates>(&action);
+  const std::vector<double> before = mix != nullptr ? Parameters(*node) : std::vector<double>();
+  std::visit(
+      [&](const auto& what) {
+        if constexpr (requires { node->mesh->Do(Now(), what); }) node->mesh->Do(Now(), what);
+      },
+      action);
+  world_->replicas[node->worker].iteration = node->store->iteration;
+  if (mix != nullptr) CheckMix(*node, *mix, before);
+  if (const auto* publish = std::get_if<PublishUpdate>(&action)) {
+    published_[{(*workers_)[node->worker].incarnation(), publish->iteration}] = Parameters(*node);
+  }
+}
+
+void MeshPlane::Join(Node* node, const Welcome& welcome) {
+  node->group.reset();
+  node->fetching = node->sampling = false;
+  node->pulls.clear();
+  node->pulled.clear();
+  node->heard.clear();
+  node->store->keeps_gradients = node->accumulates && welcome.batch > 0;
+  node->mesh->JoinRun(welcome.identity.high, welcome.plan, welcome.lease_ms * kMillisecond,
+                      {.security = welcome.mesh_security});
+}
+
+void MeshPlane::MayBreak(double probability, std::uint32_t a, std::uint32_t b) {
+  if (!world_->Rolled(probability) || a == b) return;
+  After(static_cast<DurationNs>(prng_.Below(5 * kMillisecond)), [this, a, b] {
+    Say(nodes_[a], "its links to " + WorkerName(b) + " break");
+    network_.Break(nodes_[a].process, nodes_[b].process);
+  });
+}
+
+void MeshPlane::Reduce(Node* node, const StartReduce& start) {
+  Say(*node, "begins group " + std::to_string(start.group.id));
+  node->group = start.group;
+  node->what = start.what;
+  node->before = Held(*node);
+  const SharedList<GroupMember>& members = start.group.members;
+  const std::uint32_t other = WorkerOf(members[prng_.Below(members.size())].incarnation);
+  MayBreak(world_->workload.faults.reduce_fails, node->worker, other);
+  node->mesh->StartReduce(Now(), start.group, start.what, start.gain);
+}
+
+// ---- what comes of it ----
+
+void Node::OnReduced(GroupId id, const Status& status, std::uint64_t sent,
+                     const std::vector<Rank>& unreachable, std::uint64_t digest) {
+  plane->Reduced(this, id, status, sent, unreachable, digest);
+}
+
+void MeshPlane::Reduced(Node* node, GroupId id, const Status& status, std::uint64_t sent,
+                        const std::vector<Rank>& unreachable, std::uint64_t digest) {
+  Say(*node, "ends group " + std::to_string(id) + ": " + status.ToString());
+  CheckHonest(*node, status);
+  if (!node->group || node->group->id != id) {
+    throw Violation("started", WorkerName(node->worker) + " ends group " + std::to_string(id) +
+                                   ", which it is not in");
+  }
+  if (status.ok()) {
+    CheckMass(node);
+    if (node->group->kind == GroupKind::kInitial) {
+      world_->replicas[node->worker].trained = true;
+    }
+  }
+  node->group.reset();
+  const DataPlane::Result result{.worker = node->worker,
+                                 .group = id,
+                                 .ok = status.ok(),
+                                 .bytes = sent,
+                                 .unreachable = unreachable,
+                                 .digest = digest};
+  Hear(node, [this, node, result, status] { (*workers_)[node->worker].OnReduced(result, status); });
+}
+
+void Node::OnFetched(const Status& status, Iteration at) {
+  plane->Say(*this, "has copied: " + status.ToString());
+  plane->CheckHonest(*this, status);
+  if (!std::exchange(fetching, false)) {
+    throw Violation("started", WorkerName(worker) + " ends a copy that it has not begun");
+  }
+  const Iteration in_inbox =
+      status.ok() ? std::max<Iteration>(0, at - store->iteration) : Iteration{0};
+  if (status.ok()) plane->world_->replicas[worker].trained = true;
+  plane->Tell(this, [this, status, at, in_inbox](SessionCore* core, Instant now, Actions* out) {
+    core->OnFetched(now, status, at, out, in_inbox);
+  });
+}
+
+void Node::OnSampled(const Status& status, const std::shared_ptr<Buffer>&) {
+  plane->Say(*this, "has copied parameters: " + status.ToString());
+  plane->CheckHonest(*this, status);
+  if (!std::exchange(sampling, false)) {
+    throw Violation("started", WorkerName(worker) + " ends a sample that it has not begun");
+  }
+  plane->Tell(this, [status](SessionCore* core, Instant now, Actions* out) {
+    core->OnCopiedForAverage(now, status, out);
+  });
+}
+
+void Node::OnProbed(Rank rank, Incarnation of) {
+  plane->Tell(this, [rank, of](SessionCore* core, Instant now, Actions* out) {
+    core->OnProbed(now, rank, of, out);
+  });
+}
+
+void Node::OnNote(Incarnation from, const PeerMessage& note) {
+  plane->Tell(this, [from, note](SessionCore* core, Instant now, Actions* out) {
+    core->OnNote(now, from, note, out);
+  });
+}
+
+void Node::OnRequest(Incarnation from, Request request, const PeerItem& item) {
+  plane->Tell(this, [from, request, item](SessionCore* core, Instant now, Actions* out) {
+    core->OnRequest(now, from, request, item, out);
+  });
+}
+
+void Node::OnPulled(Ticket ticket, const Status& status, const ShardHeader& header) {
+  plane->CheckHonest(*this, status);
+  const auto pull = pulls.extract(ticket);
+  if (!pull.empty()) pulled[ticket] = pull.mapped();
+  if (pull.empty()) {
+    throw Violation("started", WorkerName(worker) + " ends pull " + std::to_string(ticket) +
+                                   ", which it has not begun");
+  }
+  plane->Tell(this, [ticket, status, header](SessionCore* core, Instant now, Actions* out) {
+    core->OnPulled(now, ticket, status, header, out);
+  });
+}
+
+void Node::OnOutOfReach(Rank rank) {
+  plane->Say(*this, "does not reach rank " + std::to_string(rank));
+  plane->Tell(this, [rank](SessionCore* core, Instant now, Actions* out) {
+    core->OnOutOfReach(now, rank, out);
+  });
+}
+
+// ---- laws ----
+
+std::vector<double> MeshPlane::Held(const Node& node) const {
+  const Layout& layout = node.store->parameters;
+  std::vector<double> held = mesh::Values(layout, mesh::Read(layout));
+  if (!node.store->background || node.store->inbox_rounds == 0) return held;
+  const std::vector<double> inbox = mesh::Values(layout, mesh::CopyOf(node.store->inbox));
+  for (std::size_t j = 0; j < held.size(); ++j) held[j] += inbox[j];
+  return held;
+}
+
+void MeshPlane::CheckMix(const Node& node, const MixUpdates& mix,
+                         std::vector<double> expected) const {
+  double scale = 1;
+  for (double& value : expected) scale += std::abs(value *= mix.own_weight);
+  for (const MixUpdates::Update& update : mix.updates) {
+    const StartPull& pull = node.pulled.at(update.ticket);
+    const std::vector<double>& values = published_.at({pull.from, pull.parcel.stamp});
+    for (std::size_t j = 0; j < expected.size(); ++j) {
+      expected[j] += update.weight * values[j];
+      scale += std::abs(update.weight * values[j]);
+    }
+  }
+  const std::vector<double> found = Parameters(node);
+  for (std::size_t j = 0; j < expected.size(); ++j) {
+    if (std::abs(found[j] - expected[j]) <= 1e-12 * scale) continue;
+    throw Violation("mix", WorkerName(node.worker) + " has " + std::to_string(found[j]) +
+                               " where its average with the updates of its neighbours is " +
+                               std::to_string(expected[j]));
+  }
+}
+
+void MeshPlane::CheckMass(Node* node) {
+  const Group& group = *node->group;
+  const bool equal = std::all_of(group.members.begin(), group.members.end(), [&](const auto& m) {
+    return m.weight == group.members[0].weight;
+  });
+  if (group.kind != GroupKind::kTrain || node->what.payload != Payload::kParameters || !equal ||
+      group.initial_weight > 0 || world_->forgot) {
+    return;
+  }
+  const std::vector<double> after = Held(*node);
+  const RunId run = (*workers_)[node->worker].run_number();
+  Mass& mass = masses_[{run, group.id}];
+  mass.before = std::accumulate(node->before.begin(), node->before.end(), mass.before);
+  mass.after = std::accumulate(after.begin(), after.end(), mass.after);
+  for (const double value : after) mass.scale += std::abs(value);
+  if (++mass.members < group.members.size()) return;
+  if (std::abs(mass.after - mass.before) <= 1e-9 * mass.scale) return;
+  throw Violation("mass", GroupName(group.id) + " changes the sum of what its members hold from " +
+                              std::to_string(mass.before) + " to " + std::to_string(mass.after));
+}
+
+void MeshPlane::Agree(std::uint32_t worker, RunId run, GroupId group, bool kept) {
+  const FaultsPart& faults = world_->workload.faults;
+  if (world_->forgot || ReplicaBook::Differ(faults)) return;
+  const Node& node = nodes_[worker];
+  std::uint64_t digest = node.Digest();
+  if (kept) {
+    const auto* bytes = reinterpret_cast<const char*>(node.kept.data());
+    digest = HashBytes({bytes, kKept * sizeof node.kept[0]}, digest);
+  }
+  if (digests_.try_emplace({run, group}, digest).first->second == digest) return;
+  throw Violation("replicas-agree", WorkerName(worker) + " has another replica than others after " +
+                                        GroupName(group));
+}
+
+void MeshPlane::CheckHonest(const Node& node, const Status& status) const {
+  if (status.code() != Code::kDataLoss) return;
+  throw Violation("honest", WorkerName(node.worker) + " says " + status.ToString());
+}
+
+// ---- faults ----
+
+void MeshPlane::Flip(std::uint32_t worker) {
+  world_->replicas[worker].x[0] += 1;
+  Row& base = nodes_[worker].store->base;
+  if (base.empty()) return;
+  double first = 0;
+  std::memcpy(&first, base.data(), sizeof first);
+  first += 1;
+  std::memcpy(base.data(), &first, sizeof first);
+}
+
+void MeshPlane::Cut(std::uint32_t from, std::uint32_t to, Instant until) {
+  if (until <= world_->now) return;
+  Say(nodes_[from], "nothing gets to " + WorkerName(to) + " for " +
+                        std::to_string((until - world_->now) / kMillisecond) + " ms");
+  network_.Cut(nodes_[from].process, nodes_[to].process, until - world_->now);
+}
+
+void MeshPlane::Say(const Node& node, const std::string& what) const {
+  if (!trace_) return;
+  trace_(std::to_string(world_->now.ns / 1000) + " us  mesh of " + WorkerName(node.worker) + ": " +
+         what);
+}
+
+}  // namespace
+
+std::unique_ptr<Plane> MakeMeshPlane(World* world, std::vector<SimWorker>* workers,
+                                     std::function<void(const std::string&)> trace) {
+  return std::make_unique<MeshPlane>(world, workers, std::move(trace));
+}
+
+}  // namespace prd::sim

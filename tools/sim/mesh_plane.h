@@ -1,0 +1,29 @@
+// The workers of a run with the library's own meshes and replica stores (worker/mesh), on a
+// simulated network (network.h).
+//
+// What workers reduce is their parameters, World::replicas[].x, in two tensors of float64 with
+// averaged and kept state beside them, in chunks of a few numbers. Links are cut and break as the
+// workload's faults say: [faults] reduce_fails and fetch_fails are here the probability that a link
+// of the group, or to the source, breaks about then. Laws, beside those of the mesh's own
+// simulation (mesh_run.h):
+//   replicas-agree  members that have applied a group's result have one replica, bit for bit, where
+//                   all replicas are to be equal
+//   mass            a group that averages models with equal weights, and succeeded for all members,
+//                   has not changed the sum of what they hold
+//   mix             an average with updates of neighbours is that of the updates as they published
+//                   them
+//   honest          nobody finds that a peer has sent what does not fit
+//   started         what comes of a group, a copy or a pull comes to who began it
+#ifndef PRD_TOOLS_SIM_MESH_PLANE_H_
+#define PRD_TOOLS_SIM_MESH_PLANE_H_
+
+#include "tools/sim/plane.h"
+
+namespace prd::sim {
+
+std::unique_ptr<Plane> MakeMeshPlane(World* world, std::vector<SimWorker>* workers,
+                                     std::function<void(const std::string&)> trace);
+
+}  // namespace prd::sim
+
+#endif  // PRD_TOOLS_SIM_MESH_PLANE_H_
