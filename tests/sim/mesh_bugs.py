@@ -204,6 +204,18 @@ RUN_BUGS = {
         "    const double part = Planted(\"mix-with-another-weight\") ? 0.75 : 1;\n"
         "    others.push_back(\n"
         "        {Memory::InHost(rows.back()->data(), rows.back()), part * update.weight});\n"),
+    "slice-of-a-shard-before": (
+        "shards.cc",
+        "  if (!pending) kept.values.reset();\n",
+        "  if (!pending && !Planted(\"slice-of-a-shard-before\")) kept.values.reset();\n"),
+    "pending-kept-after-merge": (
+        "shards.cc",
+        "  std::fill(pending, kept.row->data() + kept.row->size(), std::byte{0});\n"
+        "  kept.values.reset();\n",
+        "  if (!Planted(\"pending-kept-after-merge\")) {\n"
+        "    std::fill(pending, kept.row->data() + kept.row->size(), std::byte{0});\n"
+        "  }\n"
+        "  kept.values.reset();\n"),
 }
 
 PLANTED = """#pragma once

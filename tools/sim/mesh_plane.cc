@@ -6,12 +6,12 @@
 #include <map>
 #include <numeric>
 #include <optional>
-#include <set>
 #include <utility>
 #include <variant>
 
 #include "common/base/check.h"
 #include "engines/violation.h"
+#include "tools/sim/item_book.h"
 #include "tools/sim/mesh_values.h"
 #include "tools/sim/names.h"
 #include "tools/sim/network.h"
@@ -56,8 +56,6 @@ struct Node final : public MeshEvents, public StepReplica {
   Reduced what;
   std::vector<double> before;  // on what
   bool fetching = false, sampling = false;
-  std::map<Ticket, StartPull> pulls;  // that have not ended
-  std::map<Ticket, StartPull> pulled;
 
   // StepReplica
   Iteration iteration() const override { return store->iteration; }
@@ -90,7 +88,8 @@ class MeshPlane final : public Plane {
         network_(prng_.Next(), DrawNetwork(world->workload, &prng_)),
         chunk_bytes_(std::size_t{8} << prng_.Below(5)),
         direct_bytes_(prng_.Below(2) == 0 ? 0 : 1 << 16),
-        nodes_(workers->size()) {
+        nodes_(workers->size()),
+        items_(workers->size()) {
     for (std::uint32_t i = 0; i < nodes_.size(); ++i) {
       nodes_[i].plane = this;
       nodes_[i].worker = i;
@@ -139,10 +138,6 @@ class MeshPlane final : public Plane {
   void Reduced(Node* node, GroupId group, const Status& status, std::uint64_t sent,
                const std::vector<Rank>& unreachable, std::uint64_t digest);
   void MayBreak(double probability, std::uint32_t a, std::uint32_t b);
-  std::vector<double> Parameters(const Node& node) const {
-    return mesh::Values(node.store->parameters, mesh::Read(node.store->parameters));
-  }
-  void CheckMix(const Node& node, const MixUpdates& mix, std::vector<double> before) const;
   // All that the worker holds: parameters, averaged state, and what is to be added to them.
   std::vector<double> Held(const Node& node) const;
   void CheckMass(Node* node);
@@ -159,8 +154,7 @@ class MeshPlane final : public Plane {
   std::vector<Node> nodes_;
   std::size_t processes_ = 0;
   std::map<std::pair<RunId, GroupId>, Mass> masses_;
-  // Updates, as their workers published them.
-  std::map<std::pair<Incarnation, Iteration>, std::vector<double>> published_;
+  ItemBook items_;
   std::map<std::pair<RunId, GroupId>, std::uint64_t> digests_;
 };
 
@@ -217,8 +211,7 @@ void MeshPlane::Start(std::uint32_t worker, Incarnation incarnation, bool accumu
   node.accumulates = accumulates;
   node.heard.clear();
   node.group.reset();
-  node.pulls.clear();
-  node.pulled.clear();
+  items_.Clear(worker);
   node.averaged.assign(kAveraged, 0.0);
   node.kept.assign(kKept, 0.0);
   own.gradient.assign(own.x.size(), 0.0);
@@ -304,9 +297,8 @@ void MeshPlane::Perform(std::uint32_t worker, const Action& action) {
     mesh.SetIncarnation(become->incarnation);
     node->group.reset();
     node->fetching = node->sampling = false;
-    node->pulls.clear();
-    node->pulled.clear();
     node->heard.clear();
+    items_.Clear(worker);
   } else if (const auto* join = std::get_if<JoinRun>(&action)) {
     Join(node, join->welcome);
   } else if (const auto* announced = std::get_if<AnnouncedMembers>(&action)) {
@@ -349,31 +341,22 @@ void MeshPlane::Perform(std::uint32_t worker, const Action& action) {
 
 // What workers with neighbours, or shards, do among themselves.
 void MeshPlane::Exchange(Node* node, const Action& action) {
-  if (const auto* pull = std::get_if<StartPull>(&action)) node->pulls[pull->ticket] = *pull;
-  if (const auto* drop = std::get_if<DropPull>(&action)) {
-    node->pulls.erase(drop->ticket);
-    node->pulled.erase(drop->ticket);
-  }
-  const auto* mix = std::get_if<MixUpdates>(&action);
-  const std::vector<double> before = mix != nullptr ? Parameters(*node) : std::vector<double>();
+  const Incarnation self = (*workers_)[node->worker].incarnation();
+  items_.Before(node->worker, self, action, *node->store);
   std::visit(
       [&](const auto& what) {
         if constexpr (requires { node->mesh->Do(Now(), what); }) node->mesh->Do(Now(), what);
       },
       action);
   world_->replicas[node->worker].iteration = node->store->iteration;
-  if (mix != nullptr) CheckMix(*node, *mix, before);
-  if (const auto* publish = std::get_if<PublishUpdate>(&action)) {
-    published_[{(*workers_)[node->worker].incarnation(), publish->iteration}] = Parameters(*node);
-  }
+  items_.After(node->worker, action, *node->store);
 }
 
 void MeshPlane::Join(Node* node, const Welcome& welcome) {
   node->group.reset();
   node->fetching = node->sampling = false;
-  node->pulls.clear();
-  node->pulled.clear();
   node->heard.clear();
+  items_.Clear(node->worker);
   node->store->keeps_gradients = node->accumulates && welcome.batch > 0;
   node->mesh->JoinRun(welcome.identity.high, welcome.plan, welcome.lease_ms * kMillisecond,
                       {.security = welcome.mesh_security});
@@ -467,6 +450,7 @@ void Node::OnNote(Incarnation from, const PeerMessage& note) {
 }
 
 void Node::OnRequest(Incarnation from, Request request, const PeerItem& item) {
+  plane->items_.OnRequest(worker, request, from);
   plane->Tell(this, [from, request, item](SessionCore* core, Instant now, Actions* out) {
     core->OnRequest(now, from, request, item, out);
   });
@@ -474,9 +458,7 @@ void Node::OnRequest(Incarnation from, Request request, const PeerItem& item) {
 
 void Node::OnPulled(Ticket ticket, const Status& status, const ShardHeader& header) {
   plane->CheckHonest(*this, status);
-  const auto pull = pulls.extract(ticket);
-  if (!pull.empty()) pulled[ticket] = pull.mapped();
-  if (pull.empty()) {
+  if (!plane->items_.OnPulled(worker, ticket)) {
     throw Violation("started", WorkerName(worker) + " ends pull " + std::to_string(ticket) +
                                    ", which it has not begun");
   }
@@ -501,27 +483,6 @@ std::vector<double> MeshPlane::Held(const Node& node) const {
   const std::vector<double> inbox = mesh::Values(layout, mesh::CopyOf(node.store->inbox));
   for (std::size_t j = 0; j < held.size(); ++j) held[j] += inbox[j];
   return held;
-}
-
-void MeshPlane::CheckMix(const Node& node, const MixUpdates& mix,
-                         std::vector<double> expected) const {
-  double scale = 1;
-  for (double& value : expected) scale += std::abs(value *= mix.own_weight);
-  for (const MixUpdates::Update& update : mix.updates) {
-    const StartPull& pull = node.pulled.at(update.ticket);
-    const std::vector<double>& values = published_.at({pull.from, pull.parcel.stamp});
-    for (std::size_t j = 0; j < expected.size(); ++j) {
-      expected[j] += update.weight * values[j];
-      scale += std::abs(update.weight * values[j]);
-    }
-  }
-  const std::vector<double> found = Parameters(node);
-  for (std::size_t j = 0; j < expected.size(); ++j) {
-    if (std::abs(found[j] - expected[j]) <= 1e-12 * scale) continue;
-    throw Violation("mix", WorkerName(node.worker) + " has " + std::to_string(found[j]) +
-                               " where its average with the updates of its neighbours is " +
-                               std::to_string(expected[j]));
-  }
 }
 
 void MeshPlane::CheckMass(Node* node) {

@@ -10,8 +10,7 @@
 //                   all replicas are to be equal
 //   mass            a group that averages models with equal weights, and succeeded for all members,
 //                   has not changed the sum of what they hold
-//   mix             an average with updates of neighbours is that of the updates as they published
-//                   them
+//   mix, shard      what workers publish, serve and pull outside of groups (item_book.h)
 //   honest          nobody finds that a peer has sent what does not fit
 //   started         what comes of a group, a copy or a pull comes to who began it
 #ifndef PRD_TOOLS_SIM_MESH_PLANE_H_
