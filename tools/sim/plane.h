@@ -29,7 +29,8 @@ class Plane {
  public:
   virtual ~Plane() = default;
 
-  // Lets the next thing happen, at World::now then, if it does by `until`. False: nothing does.
+  // Runs the plane's next event, if it is due by `until`, and sets World::now to its time. False:
+  // there is none.
   virtual bool RunNext(Instant until) = 0;
 
   // A new process, whose replica has been set; and its end, of itself or not.
@@ -46,7 +47,7 @@ class Plane {
   virtual StepReplica* Lent(std::uint32_t worker) = 0;
   virtual void BeforeApply(std::uint32_t worker) = 0;
   virtual void AfterApply(std::uint32_t worker, Iteration iteration) = 0;
-  // Those that are about connections to the controller, and for the caller, do nothing.
+  // Actions for the connection to the controller, and answers to the caller, change nothing here.
   virtual void Perform(std::uint32_t worker, const Action& action) = 0;
 
   // A fault changes the replica by itself, in what the next group is applied to.

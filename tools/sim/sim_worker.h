@@ -97,7 +97,7 @@ class SimWorker {
   void OnRequest(const Exchange::Requested& requested);
   void OnPulled(const Exchange::Pulled& pulled);
   void OnOutOfReach(Rank rank);
-  // Something else, from its plane.
+  // Any other input, from its plane.
   void Hear(const std::function<void(SessionCore*, Instant, Actions*)>& input);
 
   // Equal for equal replicas.
