@@ -192,6 +192,11 @@ BUGS = {
 
 # The same, of bugs that only whole runs find.
 RUN_BUGS = {
+    "lost-frame-not-asked-for": (
+        "mesh.cc",
+        "  for (const auto& [peer, question] : peers_.TakeSpoiled(now)) {\n",
+        "  for (const auto& [peer, question] : peers_.TakeSpoiled(now)) {\n"
+        "    if (Planted(\"lost-frame-not-asked-for\")) continue;\n"),
     "landing-from-the-beginning": (
         "group_reduction.cc",
         "  silence_.Progress(now);\n  return hears_ = true;\n",

@@ -12,10 +12,11 @@
 namespace prd::sim {
 namespace {
 
-// Some of those that meshes alone show: of sums, ends of groups, and connections.
+// Some of those that meshes alone show: of sums, ends of groups, connections, questions and seals.
 const char* const kBugsInRuns[] = {
-    "chunk-dropped",  "weight-on-the-wrong-hop", "partial-sum-lands",
-    "counter-reused", "death-in-the-last-hop",
+    "chunk-dropped",           "weight-on-the-wrong-hop", "partial-sum-lands",
+    "counter-reused",          "death-in-the-last-hop",   "answer-of-another-peer",
+    "repeated-frame-accepted", "sum-of-a-failed-round",
 #include "run_bugs.inc"
 };
 

@@ -197,6 +197,40 @@ TEST_F(PeersTest, WhatIsAskedForAgainIsDueAtOnce) {
   EXPECT_EQ(transport_.wires.size(), 2u);
 }
 
+TEST_F(PeersTest, WhoeverMayHaveLostFramesAsksUntilItIsAnswered) {
+  using Questions = std::vector<std::pair<Incarnation, std::uint64_t>>;
+  EXPECT_EQ(peers_.TakeSpoiled(now_), Questions());
+  peers_.SetSpoiled(now_, 2, 5);
+  EXPECT_EQ(peers_.TakeSpoiled(now_), Questions()) << "the next frame may be whole";
+  ASSERT_TRUE(peers_.NextDeadline());
+  now_ = *peers_.NextDeadline();
+  EXPECT_EQ(peers_.TakeSpoiled(now_), (Questions{{2, 1}}));
+  EXPECT_EQ(peers_.TakeSpoiled(now_), Questions()) << "the answer is on its way";
+  now_ = now_ + kSecond;
+  EXPECT_EQ(peers_.TakeSpoiled(now_), (Questions{{2, 1}})) << "the question or its answer is lost";
+
+  peers_.SetSpoiled(now_, 2, 5);
+  peers_.NothingLost(2, 1);
+  now_ = now_ + kSecond;
+  EXPECT_EQ(peers_.TakeSpoiled(now_), (Questions{{2, 2}})) << "that was answered before";
+  peers_.NothingLost(2, 2);
+  now_ = now_ + kSecond;
+  EXPECT_EQ(peers_.TakeSpoiled(now_), Questions());
+
+  peers_.SetSpoiled(now_, 2, 5);
+  peers_.ClearSpoiled(2, 4);
+  now_ = now_ + kSecond;
+  EXPECT_EQ(peers_.TakeSpoiled(now_), (Questions{{2, 3}})) << "an older connection is whole";
+  peers_.ClearSpoiled(2, 5);
+  now_ = now_ + kSecond;
+  EXPECT_EQ(peers_.TakeSpoiled(now_), Questions());
+}
+
+TEST_F(PeersTest, WhatIsNotAcknowledgedIsOwed) {
+  EXPECT_TRUE(peers_.Owes(kThere));
+  EXPECT_FALSE(peers_.Owes("tcp://elsewhere:1"));
+}
+
 // ---- meshes ----
 
 // Connections over tcp that this process has with itself: one end each.

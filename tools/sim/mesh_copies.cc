@@ -10,20 +10,8 @@ namespace prd::sim::mesh {
 
 // ---- versions ----
 
-Bytes MeshRun::SharedOf(const Worker& worker) const {
-  const ReplicaStore& store = *worker.store;
-  Bytes row(store.parameters.bytes());
-  store.ReadShared(Memory::In(row.data()));
-  return row;
-}
-
 void MeshRun::SetVersion(Worker* worker) {
-  const ReplicaStore& store = *worker->store;
-  Version version{.shared = SharedOf(*worker),
-                  .kept = Read(store.kept),
-                  .inbox = {},
-                  .iteration = store.iteration + store.inbox_gain};
-  if (store.inbox_rounds != 0 && !store.background) version.inbox = CopyOf(store.inbox);
+  Version version = VersionOf(*worker->store);
   if (!worker->versions.empty() && worker->versions.back().version == version) return;
   worker->versions.push_back({network_.now(), std::move(version)});
 }

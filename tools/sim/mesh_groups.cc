@@ -200,7 +200,7 @@ void MeshRun::NoteVirtual(Worker* worker) {
   if (formed.group.kind == GroupKind::kInitial) return;
   for (Taking& member : formed.members) {
     if (member.worker != worker->number || member.gave) continue;
-    member.gave = Values(worker->store->parameters, SharedOf(*worker));
+    member.gave = Values(worker->store->parameters, SharedOf(*worker->store));
   }
 }
 
@@ -251,34 +251,23 @@ void MeshRun::OnReduced(Worker* worker, GroupId id, const Status& status,
   if (TrainsInRounds(setting_.plan) && prng_.Below(3) != 0) TakeInbox(worker);
 }
 
+std::vector<Part> MeshRun::PartsOf(const Formed& formed) {
+  std::vector<Part> parts;
+  for (const Taking& member : formed.members) {
+    parts.push_back({member.weight, member.gave ? &*member.gave : nullptr,
+                     member.holds ? &*member.holds : nullptr});
+  }
+  return parts;
+}
+
 void MeshRun::HoldToEarlier(const Formed& formed, const std::vector<double>& values,
                             const std::vector<double>& before, std::vector<double>* sum) {
-  std::vector<bool> held(values.size());
-  std::vector<bool> fits(values.size());
-  const bool any = std::any_of(formed.members.begin(), formed.members.end(),
-                               [](const Taking& member) { return member.weight != 0; });
-  if (!any) return;  // a sum of none is zeros
-  for (const Taking& member : formed.members) {
-    if ((member.weight == 0 && !formed.group.ring_only) || !member.holds) continue;
-    if (*member.holds == *member.gave) continue;
-    for (std::size_t j = 0; j < values.size(); ++j) {
-      const double has = member.holds->at(j);
-      const bool differs = has != member.gave->at(j);
-      // An average may be what was given, by chance. Members hold different ones where one of them
-      // gave nothing to the group between.
-      if (values[j] == has || (differs && !fits[j])) sum->at(j) = has;
-      fits[j] = fits[j] || values[j] == has;
-      held[j] = held[j] || differs;
-    }
-  }
-  for (std::size_t j = 0; j < values.size(); ++j) {
-    if (!held[j]) continue;
-    ++result_.held;
-    if (values[j] == sum->at(j) || (!before.empty() && values[j] == before[j])) continue;
-    throw Violation("one-average", "element " + std::to_string(j) + " of group " +
-                                       std::to_string(formed.group.id) +
-                                       " is not what a member had of it");
-  }
+  const std::optional<std::size_t> wrong = mesh::HoldToEarlier(
+      PartsOf(formed), formed.group.ring_only, values, before, sum, &result_.held);
+  if (!wrong) return;
+  throw Violation("one-average", "element " + std::to_string(*wrong) + " of group " +
+                                     std::to_string(formed.group.id) +
+                                     " is not what a member had of it");
 }
 
 // A group that failed has changed nothing. Where averages land in place, it may have replaced some
@@ -297,9 +286,7 @@ void MeshRun::CheckUntouched(Worker* worker, const Formed& formed, const Taking&
     throw Violation("untouched", Name(worker->number) + " is changed by group " +
                                      std::to_string(formed.group.id) + ", which failed: " + why);
   }
-  std::vector<double> sum;
-  std::vector<double> size;
-  Sum(formed, &sum, &size);
+  auto [sum, size] = SumOf(formed);
   const Layout& layout = ShapeOf(*worker, formed.group.kind);
   const std::vector<double> before = Values(layout, member.before);
   const std::vector<double> values = Values(layout, after);
@@ -330,31 +317,19 @@ void MeshRun::CheckAccused(Worker* worker, std::size_t accused, GroupId id) {
                                  " is out of reach, and nothing is wrong with it");
 }
 
-void MeshRun::Sum(const Formed& formed, std::vector<double>* sum, std::vector<double>* size) const {
-  double most = 0;  // float32's weights are rounded together: by steps of the largest
-  for (const Taking& member : formed.members) most = std::max(most, member.weight);
+Due MeshRun::SumOf(const Formed& formed) const {
   for (const Taking& member : formed.members) {
-    if (member.weight == 0) continue;
-    if (!member.gave) {
-      throw Violation("contributed", "group " + std::to_string(formed.group.id) +
-                                         " succeeds, and " + Name(member.worker) +
-                                         " has not begun it");
-    }
-    sum->resize(member.gave->size());
-    size->resize(member.gave->size());
-    for (std::size_t j = 0; j < sum->size(); ++j) {
-      (*sum)[j] += member.weight * (*member.gave)[j];
-      (*size)[j] += std::abs(most * (*member.gave)[j]);
-    }
+    if (member.weight == 0 || member.gave) continue;
+    throw Violation("contributed", "group " + std::to_string(formed.group.id) + " succeeds, and " +
+                                       Name(member.worker) + " has not begun it");
   }
+  return mesh::SumOf(PartsOf(formed));
 }
 
 void MeshRun::CheckResult(Worker* worker, Formed* formed, Taking* member) {
   const GroupKind kind = formed->group.kind;
   const Layout& layout = ShapeOf(*worker, kind);
-  std::vector<double> sum;
-  std::vector<double> size;
-  Sum(*formed, &sum, &size);
+  auto [sum, size] = SumOf(*formed);
   const Bytes after = LandingOf(*worker, kind);
   if (sum.empty()) sum.resize(Values(layout, Read(layout)).size());
   size.resize(sum.size());
@@ -474,9 +449,7 @@ void MeshRun::OnResultFetched(Worker* worker, const Copying& copying, const Stat
   if (!status.ok()) return;
   ++result_.copied;
   const Formed& formed = FormedOf(copying.result);
-  std::vector<double> sum;
-  std::vector<double> size;
-  Sum(formed, &sum, &size);
+  auto [sum, size] = SumOf(formed);
   const Layout& layout = worker->store->gradients;
   if (sum.empty()) sum.resize(Values(layout, Read(layout)).size());
   size.resize(sum.size());

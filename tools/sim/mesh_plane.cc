@@ -11,6 +11,8 @@
 
 #include "common/base/check.h"
 #include "engines/violation.h"
+#include "tools/sim/copy_book.h"
+#include "tools/sim/group_book.h"
 #include "tools/sim/item_book.h"
 #include "tools/sim/mesh_values.h"
 #include "tools/sim/names.h"
@@ -35,6 +37,8 @@ NetworkOptions DrawNetwork(const Workload& workload, Prng* prng) {
   network.jitter = static_cast<DurationNs>(prng->Below(400'000));
   network.bytes_per_s = std::pow(10, 5.5 + 3 * prng->Unit());
   network.uplink_bytes_per_s = std::pow(10, 5.5 + 3 * prng->Unit());
+  const bool attacked = workload.job.mesh_security == MeshSecurity::kAead && prng->Below(2) == 0;
+  if (attacked && workload.faults.until_ms > 0) network.attacks = 0.02 * prng->Unit();
   return network;
 }
 
@@ -54,6 +58,7 @@ struct Node final : public MeshEvents, public StepReplica {
   std::vector<std::function<void()>> heard;  // from the mesh, to be told to the core
   std::optional<Group> group;                // that is reduced,
   Reduced what;
+  Plan plan;                   // of its run, as it was told
   std::vector<double> before;  // on what
   bool fetching = false, sampling = false;
 
@@ -89,11 +94,15 @@ class MeshPlane final : public Plane {
         chunk_bytes_(std::size_t{8} << prng_.Below(5)),
         direct_bytes_(prng_.Below(2) == 0 ? 0 : 1 << 16),
         nodes_(workers->size()),
+        copies_(workers->size()),
+        groups_(workers->size()),
         items_(workers->size()) {
     for (std::uint32_t i = 0; i < nodes_.size(); ++i) {
       nodes_[i].plane = this;
       nodes_[i].worker = i;
     }
+    network_.At(NetworkTime(Instant{FromMs(world->workload.faults.until_ms)}),
+                [this] { network_.StopAttacks(); });
   }
 
   bool RunNext(Instant until) override { return network_.RunNext(NetworkTime(until)); }
@@ -133,10 +142,17 @@ class MeshPlane final : public Plane {
     Hear(node, [this, node, input] { (*workers_)[node->worker].Hear(input); });
   }
   void Join(Node* node, const Welcome& welcome);
+  // The worker has begun nothing, as far as is known.
+  void Clear(std::uint32_t worker) {
+    copies_.Clear(worker);
+    groups_.Clear(worker);
+    items_.Clear(worker);
+  }
   void Exchange(Node* node, const Action& action);
   void Reduce(Node* node, const StartReduce& start);
   void Reduced(Node* node, GroupId group, const Status& status, std::uint64_t sent,
                const std::vector<Rank>& unreachable, std::uint64_t digest);
+  void Copy(std::uint32_t worker, CopyBook::Kind kind, const GroupMember& source);
   void MayBreak(double probability, std::uint32_t a, std::uint32_t b);
   // All that the worker holds: parameters, averaged state, and what is to be added to them.
   std::vector<double> Held(const Node& node) const;
@@ -154,6 +170,8 @@ class MeshPlane final : public Plane {
   std::vector<Node> nodes_;
   std::size_t processes_ = 0;
   std::map<std::pair<RunId, GroupId>, Mass> masses_;
+  CopyBook copies_;
+  GroupBook groups_;
   ItemBook items_;
   std::map<std::pair<RunId, GroupId>, std::uint64_t> digests_;
 };
@@ -184,7 +202,10 @@ void MeshPlane::Serve(Node* node) {
     });
   }
   if (node->group && node->what.landing == Landing::kInbox) node->before = Held(*node);
+  groups_.GoesOn(node->worker, *node->store);
+  copies_.Is(node->worker, *node->store);
   node->mesh->Service(Now());
+  copies_.Is(node->worker, *node->store);
   Replica& own = world_->replicas[node->worker];
   own.iteration = node->store->iteration;
   for (const std::function<void()>& tell : std::exchange(node->heard, {})) {
@@ -211,7 +232,7 @@ void MeshPlane::Start(std::uint32_t worker, Incarnation incarnation, bool accumu
   node.accumulates = accumulates;
   node.heard.clear();
   node.group.reset();
-  items_.Clear(worker);
+  Clear(worker);
   node.averaged.assign(kAveraged, 0.0);
   node.kept.assign(kKept, 0.0);
   own.gradient.assign(own.x.size(), 0.0);
@@ -254,13 +275,16 @@ void MeshPlane::End(std::uint32_t worker, bool killed) {
 // ---- the caller's thread ----
 
 void MeshPlane::Enter(std::uint32_t worker, bool step) {
-  if (nodes_[worker].mesh != nullptr) nodes_[worker].store->BeginCall(step);
+  if (nodes_[worker].mesh == nullptr) return;
+  groups_.Enters(worker);
+  nodes_[worker].store->BeginCall(step);
 }
 
 void MeshPlane::Ask(std::uint32_t worker) {
   Node& node = nodes_[worker];
   if (node.mesh == nullptr) return;
   node.store->lent = true;
+  copies_.Is(worker, *node.store);
   node.mesh->ServeWaiting(Now());
   Wake(&node);
 }
@@ -289,6 +313,7 @@ void MeshPlane::Perform(std::uint32_t worker, const Action& action) {
   if (node->mesh == nullptr) return;
   Mesh& mesh = *node->mesh;
   const Instant now = Now();
+  copies_.Is(worker, *node->store);
   if (const auto* send = std::get_if<SendToController>(&action)) {
     const auto* through = std::get_if<Finished>(&send->envelope.body);
     if (through == nullptr) return;
@@ -298,7 +323,7 @@ void MeshPlane::Perform(std::uint32_t worker, const Action& action) {
     node->group.reset();
     node->fetching = node->sampling = false;
     node->heard.clear();
-    items_.Clear(worker);
+    Clear(worker);
   } else if (const auto* join = std::get_if<JoinRun>(&action)) {
     Join(node, join->welcome);
   } else if (const auto* announced = std::get_if<AnnouncedMembers>(&action)) {
@@ -310,26 +335,33 @@ void MeshPlane::Perform(std::uint32_t worker, const Action& action) {
   } else if (std::holds_alternative<CancelReduce>(action)) {
     mesh.CancelReduce();
     node->group.reset();
+    groups_.Cancelled(worker, *node->store);
   } else if (const auto* give_up = std::get_if<GiveUpReduce>(&action)) {
     mesh.GiveUpReduce(give_up->reason);
   } else if (const auto* fetch = std::get_if<StartFetch>(&action)) {
     node->fetching = true;
     Say(*node, "begins to copy " + WorkerName(WorkerOf(fetch->source.incarnation)));
+    groups_.Copies(worker, (*workers_)[worker].run_number(), *fetch);
+    if (fetch->result == kNoGroup) Copy(worker, CopyBook::Kind::kReplica, fetch->source);
     mesh.StartFetch(now, fetch->source, fetch->result, fetch->contributed);
     MayBreak(world_->workload.faults.fetch_fails, WorkerOf(fetch->source.incarnation), worker);
   } else if (std::holds_alternative<CancelFetch>(action)) {
     mesh.CancelFetch();
     node->fetching = false;
+    copies_.Ends(worker, CopyBook::Kind::kReplica);
   } else if (const auto* copy = std::get_if<CopyForAverage>(&action)) {
     node->sampling = true;
     Say(*node,
         "begins to copy the parameters of " + WorkerName(WorkerOf(copy->source.incarnation)));
+    Copy(worker, CopyBook::Kind::kParameters, copy->source);
     mesh.StartSample(now, copy->source);
     MayBreak(world_->workload.faults.fetch_fails, WorkerOf(copy->source.incarnation), worker);
   } else if (std::holds_alternative<CancelCopyForAverage>(action)) {
     mesh.CancelSample();
     node->sampling = false;
+    copies_.Ends(worker, CopyBook::Kind::kParameters);
   } else if (const auto* probe = std::get_if<ProbePeers>(&action)) {
+    copies_.Asks(worker, probe->targets);
     mesh.Probe(now, probe->targets);
   } else if (std::holds_alternative<Deposit>(action)) {
     node->store->Deposit();
@@ -356,10 +388,17 @@ void MeshPlane::Join(Node* node, const Welcome& welcome) {
   node->group.reset();
   node->fetching = node->sampling = false;
   node->heard.clear();
-  items_.Clear(node->worker);
+  Clear(node->worker);
+  node->plan = welcome.plan;
   node->store->keeps_gradients = node->accumulates && welcome.batch > 0;
   node->mesh->JoinRun(welcome.identity.high, welcome.plan, welcome.lease_ms * kMillisecond,
                       {.security = welcome.mesh_security});
+}
+
+void MeshPlane::Copy(std::uint32_t worker, CopyBook::Kind kind, const GroupMember& source) {
+  const Node& from = nodes_[WorkerOf(source.incarnation)];
+  copies_.Begins(worker, kind, source.incarnation,
+                 from.mesh != nullptr ? from.store.get() : nullptr);
 }
 
 void MeshPlane::MayBreak(double probability, std::uint32_t a, std::uint32_t b) {
@@ -378,6 +417,8 @@ void MeshPlane::Reduce(Node* node, const StartReduce& start) {
   const SharedList<GroupMember>& members = start.group.members;
   const std::uint32_t other = WorkerOf(members[prng_.Below(members.size())].incarnation);
   MayBreak(world_->workload.faults.reduce_fails, node->worker, other);
+  const RunId run = (*workers_)[node->worker].run_number();
+  groups_.Begins(node->worker, run, start, node->plan, *node->store);
   node->mesh->StartReduce(Now(), start.group, start.what, start.gain);
 }
 
@@ -396,6 +437,7 @@ void MeshPlane::Reduced(Node* node, GroupId id, const Status& status, std::uint6
     throw Violation("started", WorkerName(node->worker) + " ends group " + std::to_string(id) +
                                    ", which it is not in");
   }
+  groups_.Ends(node->worker, status.ok(), *node->store);
   if (status.ok()) {
     CheckMass(node);
     if (node->group->kind == GroupKind::kInitial) {
@@ -418,6 +460,9 @@ void Node::OnFetched(const Status& status, Iteration at) {
   if (!std::exchange(fetching, false)) {
     throw Violation("started", WorkerName(worker) + " ends a copy that it has not begun");
   }
+  plane->groups_.Copied(worker, status.ok(), *store);
+  if (status.ok()) plane->copies_.Copied(worker, *store);
+  plane->copies_.Ends(worker, CopyBook::Kind::kReplica);
   const Iteration in_inbox =
       status.ok() ? std::max<Iteration>(0, at - store->iteration) : Iteration{0};
   if (status.ok()) plane->world_->replicas[worker].trained = true;
@@ -426,18 +471,23 @@ void Node::OnFetched(const Status& status, Iteration at) {
   });
 }
 
-void Node::OnSampled(const Status& status, const std::shared_ptr<Buffer>&) {
+void Node::OnSampled(const Status& status, const std::shared_ptr<Buffer>& row) {
   plane->Say(*this, "has copied parameters: " + status.ToString());
   plane->CheckHonest(*this, status);
   if (!std::exchange(sampling, false)) {
     throw Violation("started", WorkerName(worker) + " ends a sample that it has not begun");
   }
+  if (status.ok()) {
+    plane->copies_.Copied(worker, mesh::Bytes(row->data(), row->data() + row->size()));
+  }
+  plane->copies_.Ends(worker, CopyBook::Kind::kParameters);
   plane->Tell(this, [status](SessionCore* core, Instant now, Actions* out) {
     core->OnCopiedForAverage(now, status, out);
   });
 }
 
 void Node::OnProbed(Rank rank, Incarnation of) {
+  plane->copies_.Answers(worker, of);
   plane->Tell(this, [rank, of](SessionCore* core, Instant now, Actions* out) {
     core->OnProbed(now, rank, of, out);
   });

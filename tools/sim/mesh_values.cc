@@ -32,6 +32,21 @@ std::vector<double> Epsilons(const Layout& layout) {
   return epsilons;
 }
 
+Bytes SharedOf(const ReplicaStore& store) {
+  Bytes row(store.parameters.bytes());
+  store.ReadShared(Memory::In(row.data()));
+  return row;
+}
+
+Version VersionOf(const ReplicaStore& store) {
+  Version version{.shared = SharedOf(store),
+                  .kept = Read(store.kept),
+                  .inbox = {},
+                  .iteration = store.iteration + store.inbox_gain};
+  if (store.inbox_rounds != 0 && !store.background) version.inbox = CopyOf(store.inbox);
+  return version;
+}
+
 const MeshKeyPair& KeyPair(std::size_t number) {
   static std::mutex mutex;
   static std::map<std::size_t, MeshKeyPair> pairs;

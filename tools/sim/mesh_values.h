@@ -1,4 +1,4 @@
-// Replicas of a few numbers, for the real meshes of prdsim mesh (mesh_run.h).
+// Replicas of a few numbers, for real meshes (mesh_run.h, mesh_plane.h).
 #ifndef PRD_TOOLS_SIM_MESH_VALUES_H_
 #define PRD_TOOLS_SIM_MESH_VALUES_H_
 
@@ -34,6 +34,17 @@ inline Bytes CopyOf(const Row& row) { return {row.data(), row.data() + row.size(
 // Every element of a row of this layout, and the distance from 1 to the next number of its dtype.
 std::vector<double> Values(const Layout& layout, const Bytes& row);
 std::vector<double> Epsilons(const Layout& layout);
+
+// What a copy of a replica is to have.
+struct Version {
+  Bytes shared;  // parameters, as peers get them
+  Bytes kept;
+  Bytes inbox;  // of rounds
+  Iteration iteration = 0;
+  friend bool operator==(const Version&, const Version&) = default;
+};
+Bytes SharedOf(const ReplicaStore& store);
+Version VersionOf(const ReplicaStore& store);
 
 // A key pair for each number, the same in every process. Thread safe.
 const MeshKeyPair& KeyPair(std::size_t number);

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "common/base/prng.h"
+#include "tools/sim/group_sums.h"
 #include "tools/sim/mesh_run.h"
 #include "tools/sim/mesh_setting.h"
 #include "tools/sim/mesh_values.h"
@@ -30,14 +31,6 @@ inline constexpr DurationNs kFaults = 6 * kSecond;    // from the beginning
 inline constexpr DurationNs kSettles = 12 * kSecond;  // after that
 inline constexpr RunId kRun = 7;
 
-// What a copy of a replica is to have.
-struct Version {
-  Bytes shared;  // parameters, as peers get them
-  Bytes kept;
-  Bytes inbox;  // of rounds
-  Iteration iteration = 0;
-  friend bool operator==(const Version&, const Version&) = default;
-};
 struct Dated {
   Instant since;
   Version version;
@@ -187,7 +180,6 @@ class MeshRun {
 
   // ---- versions ----
 
-  Bytes SharedOf(const Worker& worker) const;
   void SetVersion(Worker* worker);
   // One of the source's that was there at `since` or later.
   bool IsVersion(const Worker& source, Instant since,
@@ -235,10 +227,9 @@ class MeshRun {
                  const std::vector<Rank>& unreachable);
   static void CheckHonest(Worker* worker, const Status& status);
   void CheckAccused(Worker* worker, std::size_t accused, GroupId id);
-  // The weighted sum of what they gave, and of its sizes.
-  void Sum(const Formed& formed, std::vector<double>* sum, std::vector<double>* size) const;
-  // Where a member brought what an earlier group's average had given it already, that is due, in
-  // `sum` and in `values`; in these there may be what stood there before, where that is given.
+  static std::vector<Part> PartsOf(const Formed& formed);
+  Due SumOf(const Formed& formed) const;
+  // As mesh::HoldToEarlier.
   void HoldToEarlier(const Formed& formed, const std::vector<double>& values,
                      const std::vector<double>& before, std::vector<double>* sum);
   void CheckResult(Worker* worker, Formed* formed, Taking* member);

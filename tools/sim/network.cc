@@ -325,9 +325,11 @@ void SimNetwork::Arrive(const WirePtr& wire) {
   if (attacked_ && !wire->local && options_.attacks > 0 && prng_.Unit() < options_.attacks) {
     Attack(wire, &frame);
   }
-  overheard_.emplace_back(
-      wire->id, Frame{frame.first, SharedBytes(frame.payload.data(), frame.payload.size())});
-  if (overheard_.size() > kOverheard) overheard_.pop_front();
+  if (options_.attacks > 0) {
+    overheard_.emplace_back(
+        wire->id, Frame{frame.first, SharedBytes(frame.payload.data(), frame.payload.size())});
+    if (overheard_.size() > kOverheard) overheard_.pop_front();
+  }
   wire->arrived.push_back(std::move(frame));
   if (wire->closed && wire->pending.empty() && wire->moving.empty()) EndAtReceiver(wire);
   News(*wire->to);

@@ -52,12 +52,9 @@ enum class Topic : std::uint32_t {
   kGroup = 0,  // the receiver's part in this group
   kFetch = 1,  // the answer to the sender's fetch of this number
   kPull = 2,   // the same of a pull
-  kLife = 3,   // nothing: whether the receiver answers
+  kLife = 3,   // whether the receiver answers; with a number, see IsOfLost
 };
 inline constexpr std::uint32_t kTopics = 4;
-// The header's chunk of a kPing: frames of the receiver may have been lost on their way here,
-// though the connection stands. It is to send over another one what is not acknowledged.
-inline constexpr std::uint32_t kSendAgain = 1;
 // The header's chunk of a kPong.
 enum class Answer : std::uint32_t {
   kToCome = 0,  // something is to come, or on its way
@@ -79,7 +76,7 @@ struct FrameHeader {
   // kRing: 0 to 2n-3 (reduction.h). kTree: 0 up, 1 down. kFetch: kParametersAlone, or 0 for the
   // whole replica. kChunk: the CopiedRow. kPing, kPong: the Topic
   std::uint32_t stage = 0;
-  std::uint32_t chunk = 0;   // kRing: within the shard. kPing: kSendAgain. kPong: the Answer
+  std::uint32_t chunk = 0;   // kRing: within the shard. kPong: the Answer
   std::uint64_t offset = 0;  // of the payload in the row of bytes (layout.h). kFetch: the kRound
                              // whose result is wanted, kNoGroup for the replica
   std::uint64_t length = 0;  // of the payload, bytes. kRing: 0 is a chunk of zeros (reduction.h)
@@ -93,6 +90,13 @@ struct FrameHeader {
 
 // A kPing; `number` is what the topic has it to be.
 FrameHeader PingOf(Topic topic, std::uint64_t number, RunId run, Incarnation from, Incarnation to);
+// Whether a kPing says that frames of its receiver may have been lost on their way to its sender,
+// though the connection stands, and a kPong answers that. The receiver is to send over another
+// connection what is not acknowledged; if there is nothing, it answers kOver. The number, not 0, is
+// the question's.
+inline bool IsOfLost(const FrameHeader& header) {
+  return header.stage == static_cast<std::uint32_t>(Topic::kLife) && header.group != 0;
+}
 
 inline constexpr std::size_t kFrameHeaderBytes = 88;
 

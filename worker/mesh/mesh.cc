@@ -248,12 +248,15 @@ bool Mesh::ReceiveOne(Instant now) {
   } else if (header->stream != 0 && visitor->spoiled && arrivals_.Misses(*header)) {
     // A bad frame may have come in the place of a good one, which is not to be acknowledged with
     // this one: both are asked for again.
-    peers_.SetSpoiled(header->from, true);
+    peers_.SetSpoiled(now, header->from, arrival.visitor);
     ++counters_.dropped;
   } else if (header->stream != 0 && !arrivals_.Take(now, *header)) {
     ++counters_.repeated;
   } else {
-    if (header->stream != 0 && !visitor->spoiled) peers_.SetSpoiled(header->from, false);
+    if (header->stream != 0) {
+      visitor->spoiled = false;
+      peers_.ClearSpoiled(header->from, arrival.visitor);
+    }
     OnFrame(now, *header, std::move(arrival.payload));
   }
   return true;
@@ -282,7 +285,7 @@ std::optional<FrameHeader> Mesh::Open(Door::Visitor* visitor, Transport::Arrival
                       : ": the frame was changed or forged, or has come before");
   if (!sealed && visitor->purpose == Purpose::kData) {
     visitor->spoiled = true;
-    peers_.SetSpoiled(visitor->from, true);
+    peers_.SetSpoiled(now_, visitor->from, arrival->visitor);
   }
   return std::nullopt;
 }
@@ -313,7 +316,11 @@ void Mesh::OnFrame(Instant now, const FrameHeader& header, SharedBytes payload) 
     case FrameKind::kPing:
       return OnPing(now, header);
     case FrameKind::kPong:
-      ++(header.run == run_ && OnPong(now, header) ? counters_.received : counters_.dropped);
+      if (header.run == run_ && OnPong(now, header)) {
+        ++(IsOfLost(header) ? counters_.acknowledgements : counters_.received);
+      } else {
+        ++counters_.dropped;
+      }
       return;
     case FrameKind::kAck: {
       ++counters_.acknowledgements;
@@ -382,7 +389,7 @@ void Mesh::HearFailures(Instant now) {
 // known. A peer that gets no answer asks again.
 void Mesh::OnPing(Instant now, const FrameHeader& header) {
   const Result<std::string> endpoint = peers_.EndpointOf(*directory_.Find(header.from));
-  if (header.chunk == kSendAgain && endpoint.ok()) peers_.SendAgain(now, *endpoint);
+  if (IsOfLost(header) && endpoint.ok()) peers_.SendAgain(now, *endpoint);
   bool sent = header.run == run_ && run_ != kNoRun && endpoint.ok() && header.stage < kTopics;
   if (sent) {
     const FrameHeader pong{.kind = FrameKind::kPong,
@@ -394,7 +401,11 @@ void Mesh::OnPing(Instant now, const FrameHeader& header) {
                            .chunk = static_cast<std::uint32_t>(AnswerTo(now, header, *endpoint))};
     sent = peers_.Signal(now, *endpoint, pong, SharedBytes());
   }
-  ++(sent ? counters_.received : counters_.dropped);
+  if (!sent) {
+    ++counters_.dropped;
+  } else {
+    ++(IsOfLost(header) ? counters_.acknowledgements : counters_.received);
+  }
 }
 
 void Mesh::SayToCome(Instant now) {
@@ -415,6 +426,8 @@ Answer Mesh::AnswerTo(Instant now, const FrameHeader& ping, const std::string& e
     to_come = server_.IsAsked(now, ping) || to_come;
   } else if (topic == Topic::kPull) {
     to_come = exchange_.IsAsked(now, ping) || to_come;
+  } else if (IsOfLost(ping)) {
+    to_come = peers_.Owes(endpoint);
   }
   return to_come ? Answer::kToCome : Answer::kOver;
 }
@@ -429,9 +442,11 @@ bool Mesh::OnPong(Instant now, const FrameHeader& header) {
     case Topic::kPull:
       return exchange_.OnPong(now, header);
     case Topic::kLife: {
+      const bool over = header.chunk == static_cast<std::uint32_t>(Answer::kOver);
+      if (IsOfLost(header) && over) peers_.NothingLost(header.from, header.group);
       const std::optional<Rank> rank = prober_.Answered(header.from);
       if (rank) events_->OnProbed(*rank, header.from);
-      return rank.has_value();
+      return rank || IsOfLost(header);
     }
   }
   return false;
@@ -442,6 +457,18 @@ void Mesh::AskProbed(Instant now) {
     const FrameHeader ping =
         PingOf(Topic::kLife, 0, run_, options_.incarnation, target.member.incarnation);
     (void)peers_.Signal(now, target.endpoint, ping, SharedBytes());
+  }
+}
+
+// Whether somebody waits for what was lost is not known here: a note is waited for by nobody.
+void Mesh::AskAgain(Instant now) {
+  for (const auto& [peer, question] : peers_.TakeSpoiled(now)) {
+    const GroupMember* member = directory_.Find(peer);
+    if (member == nullptr) continue;
+    const Result<std::string> endpoint = peers_.EndpointOf(*member);
+    if (!endpoint.ok()) continue;
+    const FrameHeader ping = PingOf(Topic::kLife, question, run_, options_.incarnation, peer);
+    (void)peers_.Signal(now, *endpoint, ping, SharedBytes());
   }
 }
 
@@ -506,6 +533,7 @@ void Mesh::Service(Instant now) {
   for (const std::string& endpoint : exchange_.TakeUnreachable()) GiveUp(now, endpoint);
   link_.Service(now);
   AskProbed(now);
+  AskAgain(now);
   Acknowledge(now);
   peers_.CloseUnused(now);
   TellOfIntruders(now);

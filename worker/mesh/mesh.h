@@ -213,8 +213,8 @@ class Mesh {
   const std::vector<Watched>& WatchedLinks();
 
   struct Counters {
-    std::uint64_t received = 0;  // frames that counted, beside these:
-    std::uint64_t acknowledgements = 0;
+    std::uint64_t received = 0;             // frames that counted, beside these:
+    std::uint64_t acknowledgements = 0;     // and questions for what may be lost
     std::uint64_t early = 0;                // kept for a group that was not announced here yet
     std::uint64_t dropped = 0;              // damaged, misaddressed, of groups that are over
     std::uint64_t forged = 0;               // of those: not from the connection's worker
@@ -253,6 +253,7 @@ class Mesh {
   bool OnPong(Instant now, const FrameHeader& header);
   Answer AnswerTo(Instant now, const FrameHeader& ping, const std::string& endpoint);
   void AskProbed(Instant now);
+  void AskAgain(Instant now);
   void Acknowledge(Instant now);
   void HearFailures(Instant now);
   void OnLost(Instant now, const std::string& endpoint);

@@ -15,6 +15,10 @@ constexpr DurationNs kSignalConnect = 300 * kMillisecond;
 constexpr DurationNs kSignalUnacked = 500 * kMillisecond;
 // Signal connections that were not used for this long are closed.
 constexpr DurationNs kSignalsKept = 10 * kSecond;
+// Most often the next frame shows that nothing is lost.
+constexpr DurationNs kAskAfter = 30 * kMillisecond;
+// A peer that is to send again may not have heard of it, or its connection was too young.
+constexpr DurationNs kAskAgain = 250 * kMillisecond;
 
 bool HasPrefix(const std::string& text, const char* prefix) {
   return text.compare(0, std::strlen(prefix), prefix) == 0 && text.size() <= kMaxEndpointBytes;
@@ -232,8 +236,6 @@ bool Peers::Signal(Instant now, const std::string& endpoint, const FrameHeader& 
   if (connection == nullptr) return false;
   connection->last_use = now;
   Frame frame{.header = header, .payload = std::move(payload)};
-  const bool again = header.kind == FrameKind::kPing && spoiled_.contains(header.to);
-  if (again) frame.header.chunk = kSendAgain;
   Seal(&connection->sealer, &frame);
   return connection->link->Send(frame.first, frame.payload) == Link::Sent::kTaken;
 }
@@ -275,6 +277,9 @@ std::optional<Instant> Peers::NextDeadline() const {
   for (const auto& [endpoint, connection] : signals_) {
     const Instant at = connection.last_use + kSignalsKept;
     if (!next || at < *next) next = at;
+  }
+  for (const auto& [peer, spoiled] : spoiled_) {
+    if (!next || spoiled.ask_at < *next) next = spoiled.ask_at;
   }
   for (const auto& [endpoint, peer] : peers_) {
     if (!peer.used) continue;
@@ -328,12 +333,36 @@ void Peers::Flush(Peer* peer) {
   peer->cut = peer->cut || sent == Link::Sent::kBroken;
 }
 
-void Peers::SetSpoiled(Incarnation peer, bool spoiled) {
-  if (spoiled) {
-    spoiled_.insert(peer);
-  } else if (!spoiled_.empty()) {
-    spoiled_.erase(peer);
+// A question that was asked before says nothing of what is lost since.
+void Peers::SetSpoiled(Instant now, Incarnation peer, std::uint64_t connection) {
+  Spoiled& spoiled = spoiled_.try_emplace(peer, Spoiled{.ask_at = now + kAskAfter}).first->second;
+  spoiled.question = ++questions_;
+  spoiled.connection = std::max(spoiled.connection, connection);
+}
+
+void Peers::ClearSpoiled(Incarnation peer, std::uint64_t connection) {
+  const auto it = spoiled_.find(peer);
+  if (it != spoiled_.end() && it->second.connection <= connection) spoiled_.erase(it);
+}
+
+void Peers::NothingLost(Incarnation peer, std::uint64_t question) {
+  const auto it = spoiled_.find(peer);
+  if (it != spoiled_.end() && it->second.question == question) spoiled_.erase(it);
+}
+
+std::vector<std::pair<Incarnation, std::uint64_t>> Peers::TakeSpoiled(Instant now) {
+  std::vector<std::pair<Incarnation, std::uint64_t>> due;
+  for (auto& [peer, spoiled] : spoiled_) {
+    if (now < spoiled.ask_at) continue;
+    spoiled.ask_at = now + kAskAgain;
+    due.emplace_back(peer, spoiled.question);
   }
+  return due;
+}
+
+bool Peers::Owes(const std::string& endpoint) const {
+  const auto it = peers_.find(endpoint);
+  return it != peers_.end() && !it->second.unacknowledged.empty();
 }
 
 void Peers::SendAgain(Instant now, const std::string& endpoint) {

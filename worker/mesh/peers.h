@@ -25,7 +25,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -111,12 +110,21 @@ class Peers {
   // the connection has taken may still arrive.
   void Drop(const std::string& endpoint);
 
-  // Whether what came from this peer over its newest connection may not be all that it has sent
-  // there. While that is so, pings ask it to send again.
-  void SetSpoiled(Incarnation peer, bool spoiled);
+  // What came from this peer over this connection (a Door's name for it, which ascend) may not be
+  // all that it has sent there. So it is to be asked to send again: soon, and from time to time
+  // until it does, or answers that there is nothing.
+  void SetSpoiled(Instant now, Incarnation peer, std::uint64_t connection);
+  // All has come that it had sent before, over this connection or one before it.
+  void ClearSpoiled(Incarnation peer, std::uint64_t connection);
+  // The answer to the question of this number.
+  void NothingLost(Incarnation peer, std::uint64_t question);
+  // Whom to ask now, and the numbers of the questions.
+  std::vector<std::pair<Incarnation, std::uint64_t>> TakeSpoiled(Instant now);
   // The peer asks for that: the data connection is made anew, as if it had broken, if it has stood
   // for longer than kReconnect.
   void SendAgain(Instant now, const std::string& endpoint);
+  // Whether there is anything that the peer at that endpoint has not acknowledged.
+  bool Owes(const std::string& endpoint) const;
 
   // The peer has got all frames of the stream up to this number.
   void Acknowledged(const std::string& endpoint, std::uint64_t stream, std::uint64_t number);
@@ -209,7 +217,13 @@ class Peers {
   std::uint64_t resumed_ = 0;
   Instant now_;              // of the last Service
   std::deque<SentTo> sent_;  // the newest kMaxSent
-  std::set<Incarnation> spoiled_;
+  struct Spoiled {
+    Instant ask_at;
+    std::uint64_t question = 0;
+    std::uint64_t connection = 0;
+  };
+  std::uint64_t questions_ = 0;
+  std::map<Incarnation, Spoiled> spoiled_;
 };
 
 }  // namespace prd
