@@ -451,7 +451,7 @@ TEST(MeshDoorTest, NoAddressOfAPeersIsDialled) {
   for (const FrameKind kind : {FrameKind::kFetch, FrameKind::kPing}) {
     peer.Send({.kind = kind,
                .run = 1,
-               .group = 1,
+               .group = kind == FrameKind::kPing ? 0u : 1u,
                .from = 4711,
                .to = job[0].node->AsMember(0).incarnation,
                .stage = kind == FrameKind::kPing ? 3u : 0u,
