@@ -51,8 +51,6 @@ Cluster::Cluster(const Workload& workload, const RunOptions& options)
       objective_(Trained(workload, options.seed, options.plane != nullptr)),
       times_(workload, options.seed),
       devices_(workload),
-      data_(&world_, options.mutation, [this](const Group& group) { Unreported(group); }),
-      exchange_(&world_, MakeEngine(workload.job.engine)->plan(), &stats_, options.mutation),
       doors_(static_cast<std::size_t>(workload.cluster.workers), options.mutation),
       controller_(
           &world_, options.mutation, [this](const Record& record) { Seen(record); },
@@ -63,11 +61,15 @@ Cluster::Cluster(const Workload& workload, const RunOptions& options)
       workers_(static_cast<std::size_t>(workload.cluster.workers)),
       hangs_(2 * world_.LeaseNs() + 5 * kSecond, StepsOfOthers(workload)) {
   world_.first_plan = PlanOf(workload);
-  if (options.plane) plane_ = options.plane(&world_, &workers_, options.trace);
+  if (options.plane) {
+    plane_ = options.plane(&world_, &workers_, options.trace);
+  } else {
+    plane_ = std::make_unique<ModelPlane>(&world_, &workers_, &doors_, &stats_, world_.first_plan,
+                                          options.mutation,
+                                          [this](const Group& group) { Unreported(group); });
+  }
   parts_ = {.world = &world_,
             .plane = plane_.get(),
-            .data = &data_,
-            .exchange = &exchange_,
             .doors = &doors_,
             .runs = &runs_,
             .replicas = &replicas_,
@@ -124,17 +126,14 @@ void Cluster::Seen(const Record& record) {
     world_.finished = std::max(world_.finished, numbers_[record.run]);
   }
   if (left != nullptr && left->why == LeftReason::kLost) lost_.insert(left->incarnation);
-  const auto* set = std::get_if<ScheduleSet>(&record.body);
-  if (set != nullptr && plane_ == nullptr) data_.Seen(numbers_[record.run], *set);
   if (const auto* formed = std::get_if<GroupFormed>(&record.body)) {
-    data_.Seen(numbers_[record.run], *formed);
     starts_.erase({record.run, formed->id});  // of a history that was forgotten
     if (formed->kind == GroupKind::kInitial) starts_.insert({record.run, formed->id});
   }
   runs_.Seen(numbers_[record.run], record);
   replicas_.Seen(numbers_[record.run], record);
   batches_.Seen(numbers_[record.run], record);
-  if (plane_ == nullptr) exchange_.Seen(numbers_[record.run], record);
+  plane_->Seen(numbers_[record.run], record);
   stats_.Seen(record);
   if (options_.trace) options_.trace(Describe(record));
   if (options_.on_record) options_.on_record(record);
@@ -143,7 +142,7 @@ void Cluster::Seen(const Record& record) {
 void Cluster::Forgot() {
   std::set<RunId> finished;
   for (const auto& [id, run] : controller_.store().runs()) {
-    if (plane_ == nullptr) exchange_.Forgot(numbers_[id], run.records);
+    plane_->Forgot(numbers_[id], run.records);
     batches_.Forgot(numbers_[id], run.records);
     const auto* ended =
         run.records.empty() ? nullptr : std::get_if<RunEnded>(&run.records.back().body);
@@ -184,7 +183,7 @@ void Cluster::Begin() {
 void Cluster::Loop() {
   const Instant end{FromMs(workload_.cluster.seconds * 1000)};
   while (!stop_ && !world_.queue.empty()) {
-    if (plane_ != nullptr && plane_->RunNext(world_.queue.at())) continue;
+    if (plane_->RunNext(world_.queue.at())) continue;
     const SimEvent event = world_.queue.Pop();
     if (event.at > end) {
       world_.now = end;
@@ -256,26 +255,6 @@ void Cluster::Handle(const SimEvent& event) {
     case EventKind::kResumes:
       workers_[event.who].OnResumes(event.what);
       break;
-    case EventKind::kCopied:
-      if (const auto ok = data_.OnCopied(event.who, event.what)) workers_[event.who].OnCopied(*ok);
-      break;
-    case EventKind::kReduced:
-      Reduced(data_.OnReduced(event.what));
-      break;
-    case EventKind::kReduceFails:
-      Reduced(data_.OnFails(event.who, event.what));
-      break;
-    case EventKind::kProbe:
-      workers_[event.who].OnProbed(data_.OnProbe(event.who, event.what));
-      break;
-    case EventKind::kSilent:
-      Reduced(data_.OnSilent(event.who, event.what));
-      break;
-    case EventKind::kFetched: {
-      const std::optional<DataPlane::Result> result = data_.OnFetched(event.who, event.what);
-      if (result) workers_[event.who].OnFetched(*result);
-      break;
-    }
     case EventKind::kWorkerStarts:
       workers_[event.who].Start();
       break;
@@ -290,51 +269,19 @@ void Cluster::Handle(const SimEvent& event) {
     case EventKind::kEvaluate:
       Evaluate();
       break;
+    case EventKind::kCopied:
+    case EventKind::kReduced:
+    case EventKind::kReduceFails:
+    case EventKind::kProbe:
+    case EventKind::kSilent:
+    case EventKind::kFetched:
     case EventKind::kNote:
     case EventKind::kRequest:
     case EventKind::kPulled:
     case EventKind::kUnheard:
-      Exchanged(event);
+      plane_->OnEvent(event, &trace);
       break;
   }
-}
-
-void Cluster::Exchanged(const SimEvent& event) {
-  SimWorker& worker = workers_[event.who];
-  Traces::Trace& trace = traces_.newest();
-  const auto tell = [&](Incarnation from, const char* word, std::int64_t stamp) {
-    trace.peer = WorkerOf(from);
-    trace.word = word;
-    trace.id = static_cast<std::uint64_t>(stamp);
-  };
-  if (event.kind == EventKind::kNote) {
-    const std::optional<Exchange::Noted> noted = exchange_.OnNote(event.who, event.what);
-    if (!noted) return;
-    const PeerMessage& note = noted->note;
-    tell(noted->from, WordOf(note.kind), note.parcel.stamp);
-    worker.OnNote(*noted);
-  } else if (event.kind == EventKind::kRequest) {
-    const std::optional<Exchange::Requested> asked = exchange_.OnRequest(event.who, event.what);
-    if (!asked) return;
-    const PeerItem& parcel = asked->parcel;
-    tell(asked->from, WordOf(parcel.kind), parcel.stamp);
-    worker.OnRequest(*asked);
-  } else if (event.kind == EventKind::kUnheard) {
-    const std::optional<Rank> peer = exchange_.OnUnheard(event.who, event.what);
-    if (!peer) return;
-    trace.peer = static_cast<std::uint32_t>(*peer);
-    worker.OnOutOfReach(*peer);
-  } else {
-    const std::optional<Exchange::Pulled> pulled = exchange_.OnPulled(event.who, event.what);
-    if (!pulled) return;
-    const PeerItem& parcel = pulled->parcel;
-    tell(pulled->from, pulled->ok ? WordOf(parcel.kind) : "nothing, for", parcel.stamp);
-    worker.OnPulled(*pulled);
-  }
-}
-
-void Cluster::Reduced(const std::vector<DataPlane::Result>& results) {
-  for (const DataPlane::Result& result : results) workers_[result.worker].OnReduced(result);
 }
 
 bool Cluster::IsFor(const SimEvent& event) {
@@ -400,7 +347,7 @@ void Cluster::Fill(RunResult* result) {
   result->messages = world_.messages;
   result->records = controller_.store().records();
   result->restarts = controller_.restarts();
-  result->bytes = data_.bytes() + exchange_.bytes();
+  result->bytes = plane_->bytes();
   result->hash = controller_.store().hash();
   for (const SimWorker& worker : workers_) {
     result->hash = Prng(result->hash ^ worker.Mark()).Next();

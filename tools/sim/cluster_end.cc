@@ -158,7 +158,7 @@ void Cluster::CheckEnd() {
       throw Violation("replicas-agree", WorkerName(i) + " ends with another replica than others");
     }
   }
-  if (plane_ == nullptr) data_.book().CheckEnd();
+  plane_->CheckEnd();
   controller_.CheckReplay();
 }
 

@@ -113,7 +113,7 @@ bool Cluster::Switch(const std::string& engine) {
 
 void Cluster::Cut(std::uint32_t from, std::uint32_t to, Instant until) {
   world_.links.Cut(from, to, until);
-  if (plane_ != nullptr) plane_->Cut(from, to, until);
+  plane_->Cut(from, to, until);
 }
 
 // Faults of links, and a worker that stands still.
@@ -135,16 +135,14 @@ void Cluster::LinkFaults(std::uint32_t worker, double share) {
     const Instant until = world_.now + FromMs(faults.slow_link_ms * world_.dice.Unit());
     const DurationNs by = FromMs(faults.slow_link_ms * world_.dice.Unit());
     world_.links.Slow(worker, to, until, by);
-    if (plane_ != nullptr) {
-      plane_->Cut(worker, to, world_.now + by);
-      plane_->Cut(to, worker, world_.now + by);
-    }
+    plane_->Cut(worker, to, world_.now + by);
+    plane_->Cut(to, worker, world_.now + by);
     world_.Disturbed(until);
   }
   if (world_.Rolled(faults.worker_freezes_per_s * share) && !world_.Frozen(worker) &&
       workers_[worker].phase() != SimWorker::Phase::kAway) {
     const Instant until = world_.now + world_.FreezeNs();
-    if (plane_ == nullptr) exchange_.Frozen(worker);
+    plane_->Frozen(worker);
     world_.frozen_until[worker] = until;
     world_.Disturbed(until);
   }

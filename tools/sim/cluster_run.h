@@ -13,6 +13,7 @@
 
 #include "tools/sim/batch_book.h"
 #include "tools/sim/cluster.h"
+#include "tools/sim/model_plane.h"
 #include "tools/sim/replica_book.h"
 #include "tools/sim/run_book.h"
 #include "tools/sim/sim_controller.h"
@@ -36,8 +37,6 @@ class Cluster {
   void Begin();
   void Loop();
   void Handle(const SimEvent& event);
-  void Exchanged(const SimEvent& event);
-  void Reduced(const std::vector<DataPlane::Result>& results);
   void Faults();
   void Cut(std::uint32_t from, std::uint32_t to, Instant until);
   void LinkFaults(std::uint32_t worker, double share);
@@ -67,8 +66,6 @@ class Cluster {
   std::unique_ptr<Objective> objective_;
   StepTimes times_;
   Devices devices_;
-  DataPlane data_;
-  Exchange exchange_;
   MeshDoors doors_;
   SimController controller_;
   RunBook runs_;

@@ -46,6 +46,7 @@
 #include "common/base/messages.h"
 #include "tools/sim/gradient_book.h"
 #include "tools/sim/mutation.h"
+#include "tools/sim/plane.h"
 #include "tools/sim/schedule_book.h"
 #include "tools/sim/world.h"
 #include "worker/core/session_core.h"
@@ -79,16 +80,7 @@ class DataPlane {
   // The worker's mesh is gone, or belongs to another incarnation now.
   void Gone(std::uint32_t worker);
 
-  struct Result {
-    std::uint32_t worker = 0;
-    GroupId group = kNoGroup;
-    bool ok = false;
-    std::uint64_t bytes = 0;             // sent
-    std::uint32_t included = 0;          // kRound: gradients of this worker's in the result
-    DurationNs took = 0;                 // from when the last member began
-    std::vector<Rank> unreachable = {};  // as in Finished
-    std::uint64_t digest = 0;            // as in Finished, if the result is in the parameters
-  };
+  using Result = PlaneResult;
   // What the events kReduced, kReduceFails and kSilent say: who has which result now. Values are in
   // place.
   std::vector<Result> OnReduced(std::uint64_t serial);

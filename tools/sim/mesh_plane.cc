@@ -114,12 +114,16 @@ class MeshPlane final : public Plane {
   }
   MeshKey Key(std::uint32_t worker) const override { return nodes_[worker].mesh->key(); }
 
-  void Enter(std::uint32_t worker, bool step) override;
+  std::uint64_t Mark(std::uint32_t worker) const override {
+    return Replica{.x = world_->replicas[worker].x}.Digest();
+  }
+
+  void Enter(std::uint32_t worker, PlaneCall call) override;
   void Ask(std::uint32_t worker) override;
   void Leave(std::uint32_t worker, bool pauses) override;
   StepReplica* Lent(std::uint32_t worker) override { return &nodes_[worker]; }
   void BeforeApply(std::uint32_t worker) override { nodes_[worker].store->GiveAveraged(); }
-  void AfterApply(std::uint32_t worker, Iteration iteration) override;
+  void AfterApply(std::uint32_t worker, Iteration iteration, bool group) override;
   void Perform(std::uint32_t worker, const Action& action) override;
   void Flip(std::uint32_t worker) override;
   void Agree(std::uint32_t worker, RunId run, GroupId group, bool kept) override;
@@ -274,10 +278,10 @@ void MeshPlane::End(std::uint32_t worker, bool killed) {
 
 // ---- the caller's thread ----
 
-void MeshPlane::Enter(std::uint32_t worker, bool step) {
+void MeshPlane::Enter(std::uint32_t worker, PlaneCall call) {
   if (nodes_[worker].mesh == nullptr) return;
   groups_.Enters(worker);
-  nodes_[worker].store->BeginCall(step);
+  nodes_[worker].store->BeginCall(call == PlaneCall::kStep);
 }
 
 void MeshPlane::Ask(std::uint32_t worker) {
@@ -298,8 +302,12 @@ void MeshPlane::Leave(std::uint32_t worker, bool pauses) {
   Wake(&node);
 }
 
-void MeshPlane::AfterApply(std::uint32_t worker, Iteration iteration) {
+void MeshPlane::AfterApply(std::uint32_t worker, Iteration iteration, bool group) {
   Node& node = nodes_[worker];
+  Replica& own = world_->replicas[worker];
+  if (group && world_->workload.faults.state_not_told != 0) {
+    own.x[0] += static_cast<double>(own.state % 1024) / 1024;
+  }
   for (double& value : node.averaged) value += 0.125;
   for (double& value : node.kept) value += 1;
   node.store->TakeAveraged();
@@ -445,12 +453,13 @@ void MeshPlane::Reduced(Node* node, GroupId id, const Status& status, std::uint6
     }
   }
   node->group.reset();
-  const DataPlane::Result result{.worker = node->worker,
-                                 .group = id,
-                                 .ok = status.ok(),
-                                 .bytes = sent,
-                                 .unreachable = unreachable,
-                                 .digest = digest};
+  const PlaneResult result{.worker = node->worker,
+                           .group = id,
+                           .ok = status.ok(),
+                           .bytes = sent,
+                           .included = std::nullopt,
+                           .unreachable = unreachable,
+                           .digest = digest};
   Hear(node, [this, node, result, status] { (*workers_)[node->worker].OnReduced(result, status); });
 }
 

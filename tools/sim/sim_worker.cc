@@ -42,25 +42,6 @@ const char* PhaseName(SimWorker::Phase phase) {
   return "?";
 }
 
-class LentReplica final : public StepReplica {
- public:
-  LentReplica(DataPlane* data, std::uint32_t worker, bool newest_only, Replica* own)
-      : data_(data), worker_(worker), newest_only_(newest_only), own_(own) {}
-  Iteration iteration() const override { return own_->iteration; }
-  std::int64_t AddInbox() override { return data_->AddInbox(worker_); }
-  Inbox TakeInbox() override {
-    const std::int64_t rounds = data_->TakeInbox(worker_, newest_only_);
-    return {.rounds = rounds, .iteration = own_->newest};
-  }
-  std::uint64_t Digest() const override { return own_->Digest(); }
-
- private:
-  DataPlane* data_;
-  std::uint32_t worker_;
-  bool newest_only_;
-  Replica* own_;
-};
-
 }  // namespace
 
 template <typename F>
@@ -85,17 +66,10 @@ void SimWorker::Schedule() {
 }
 
 template <typename F>
-void SimWorker::Call(F&& input) {
-  if (parts_->plane != nullptr) {
-    parts_->plane->Enter(number_, false);
-    parts_->plane->Ask(number_);
-  }
+void SimWorker::Call(PlaneCall call, F&& input) {
+  parts_->plane->Enter(number_, call);
+  parts_->plane->Ask(number_);
   Tell(input);
-}
-
-std::uint64_t SimWorker::Mark() const {
-  const Replica& own = parts_->world->replicas[number_];
-  return parts_->plane == nullptr ? own.tag : Replica{.x = own.x}.Digest();
 }
 
 void SimWorker::Hear(const std::function<void(SessionCore*, Instant, Actions*)>& input) {
@@ -143,14 +117,11 @@ void SimWorker::Start() {
   options.hello.rank = static_cast<Rank>(number_);
   options.hello.host = host;
   options.hello.host_name = host;
-  options.hello.endpoints = {"sim"};
-  if (parts_->plane != nullptr) {
-    parts_->plane->Start(number_, core_.incarnation(), accumulates_);
-    options.hello.endpoints = parts_->plane->Endpoints(number_);
-  }
+  parts_->plane->Start(number_, core_.incarnation(), accumulates_);
+  options.hello.endpoints = parts_->plane->Endpoints(number_);
   options.hello.model_bytes = static_cast<std::uint64_t>(world->workload.reduce.bytes);
   options.hello.model_hash = 1;
-  options.hello.mesh_key = MeshKeyNow();
+  options.hello.mesh_key = parts_->plane->Key(number_);
   options.hello.returns_at_once = world->tells_ends();
   options.hello.batch = world->workload.cluster.batch;
   options.hello.max_share = max_share_;
@@ -164,18 +135,13 @@ void SimWorker::Start() {
   }
   options.token = {Mixed(own.tag), number_};
   options.max_members = static_cast<std::size_t>(world->workload.cluster.workers);
-  if (parts_->plane != nullptr) parts_->plane->Ask(number_);
+  parts_->plane->Ask(number_);
   Tell([&](Actions* out) { core_.Attach(world->now, std::move(options), out); });
 }
 
 // Its peers do not find it any more.
 void SimWorker::Gone(bool killed) {
-  if (parts_->plane != nullptr) {
-    parts_->plane->End(number_, killed);
-  } else {
-    parts_->data->Gone(number_);
-    parts_->exchange->Gone(number_);
-  }
+  parts_->plane->End(number_, killed);
   replica().incarnation = 0;
 }
 
@@ -233,7 +199,7 @@ void SimWorker::BeginPause() {
   phase_ = Phase::kPausing;
   drawn_.clear();  // others share those steps meanwhile
   ++step_;
-  Call([&](Actions* out) { core_.Pause(world->now, out); });
+  Call(PlaneCall::kOther, [&](Actions* out) { core_.Pause(world->now, out); });
 }
 
 void SimWorker::OnConnected(std::uint64_t connection) {
@@ -250,18 +216,12 @@ void SimWorker::OnResumes(std::uint64_t pause) {
   if (phase_ != Phase::kPaused) return;
   if (world->Fault(world->workload.faults.worker_dies)) return Die();
   phase_ = Phase::kResuming;
-  Call([&](Actions* out) { core_.Resume(world->now, out); });
+  Call(PlaneCall::kOther, [&](Actions* out) { core_.Resume(world->now, out); });
 }
 
 void SimWorker::BeginAverage() {
   phase_ = Phase::kAveraging;
-  if (parts_->plane == nullptr) parts_->data->BeginAverage(number_, run_number());
-  Call([&](Actions* out) { core_.Average(parts_->world->now, false, out); });
-}
-
-void SimWorker::OnCopied(bool ok) {
-  const Status status = ok ? Status::Ok() : Status(Code::kUnavailable, "the source is gone");
-  Tell([&](Actions* out) { core_.OnCopiedForAverage(parts_->world->now, status, out); });
+  Call(PlaneCall::kAverage, [&](Actions* out) { core_.Average(parts_->world->now, false, out); });
 }
 
 // The fault that changes a replica by itself, in what the next group is applied to.
@@ -270,18 +230,13 @@ void SimWorker::Flip() {
   World* world = parts_->world;
   if (!world->Rolled(world->workload.faults.flips)) return;
   parts_->replicas->Flipped();
-  if (parts_->plane != nullptr) return parts_->plane->Flip(number_);
-  Replica& own = replica();
-  own.tag = Mixed(own.tag);
-  own.base_tag = Mixed(own.base_tag);
-  if (!own.x.empty()) own.x[0] += 1;
-  if (!own.base.empty()) own.base[0] += 1;
+  parts_->plane->Flip(number_);
 }
 
 void SimWorker::BeginStep() {
   if (done_ || (Limit() > 0 && steps_ >= Limit())) {
     phase_ = Phase::kFinishing;
-    Call([&](Actions* out) { core_.Finish(parts_->world->now, out); });
+    Call(PlaneCall::kOther, [&](Actions* out) { core_.Finish(parts_->world->now, out); });
     return;
   }
   passes_.clear();
@@ -372,7 +327,7 @@ void SimWorker::OnStepDone(std::uint64_t ticket) {
 
 void SimWorker::SayLeave() {
   phase_ = Phase::kLeaving;
-  Call([&](Actions* out) { core_.Leave(parts_->world->now, "simulated", out); });
+  Call(PlaneCall::kOther, [&](Actions* out) { core_.Leave(parts_->world->now, "simulated", out); });
 }
 
 void SimWorker::OnStops(std::uint64_t step) {
@@ -400,9 +355,9 @@ void SimWorker::EndStep(bool discard) {
   // The job has a batch since the step began, in another run.
   discard = discard || (piece_.samples == 0 && core_.shares().batch() > 0);
   AddPass(discard);
-  if (parts_->plane != nullptr) parts_->plane->Enter(number_, true);
+  parts_->plane->Enter(number_, PlaneCall::kStep);
   StepProcedure local(plan_, discard);
-  Run(&local, [&] { own.tag = Mixed(own.tag ^ number_); });
+  Run(&local, false, [&] { own.tag = Mixed(own.tag ^ number_); });
   if (!discard) {
     ++since_signal_;
     if (piece_.samples == 0) {
@@ -427,7 +382,7 @@ void SimWorker::EndStep(bool discard) {
                       number_, lives_);
   }
   const std::uint64_t calls = calls_;
-  if (parts_->plane != nullptr) parts_->plane->Ask(number_);
+  parts_->plane->Ask(number_);
   Tell([&](Actions* out) { core_.Step(world->now, ready, discard, local.rounds(), out); });
   // A worker that is to leave has what it owes reduced first, also after a pass.
   const bool whole = calls_ == calls && !core_.shares().partial();
@@ -475,21 +430,20 @@ void SimWorker::Count() {
 
 // `tag`: what `apply` makes of the tags, which stand for the parameters.
 template <typename F>
-void SimWorker::Run(StepProcedure* procedure, F&& tag) {
+void SimWorker::Run(StepProcedure* procedure, bool group, F&& tag) {
   Replica& own = replica();
   Plane* plane = parts_->plane;
-  LentReplica modelled(parts_->data, number_, TakesNewestOnly(plan_), &own);
-  StepReplica* lent = plane != nullptr ? plane->Lent(number_) : &modelled;
+  StepReplica* lent = plane->Lent(number_);
   if (const std::optional<Iteration> at = procedure->Begin(lent)) {
-    if (plane != nullptr) plane->BeforeApply(number_);
+    plane->BeforeApply(number_);
     const double rate = parts_->world->workload.training.learning_rate;
     for (std::size_t j = 0; j < own.x.size(); ++j) own.x[j] -= rate * own.gradient[j];
     tag();
     own.iteration = *at;
-    if (plane != nullptr) plane->AfterApply(number_, *at);
+    plane->AfterApply(number_, *at, group);
   }
   procedure->End(lent);
-  if (plane != nullptr) own.iteration = lent->iteration();
+  own.iteration = lent->iteration();
 }
 
 void SimWorker::OnApplyNow(const ApplyNow& apply) {
@@ -497,18 +451,13 @@ void SimWorker::OnApplyNow(const ApplyNow& apply) {
   const bool gradients = apply.what == ApplyNow::What::kGradients;
   const bool group = gradients && TrainsInGroups(plan_);
   StepProcedure duty(apply);
-  Run(&duty, [&] {
+  Run(&duty, group, [&] {
     if (group) own.state = Mixed(own.state ^ group_);
     if (gradients) own.tag = Mixed(own.tag ^ (group ? own.state : group_));
-    if (group && parts_->plane != nullptr && parts_->world->workload.faults.state_not_told != 0) {
-      own.x[0] += static_cast<double>(own.state % 1024) / 1024;
-    }
   });
   if (group) parts_->replicas->Applied(run_number(), group_, Mark());
-  if (parts_->plane != nullptr) {
-    if (group) parts_->plane->Agree(number_, run_number(), group_, true);
-    parts_->plane->Ask(number_);
-  }
+  if (group) parts_->plane->Agree(number_, run_number(), group_, true);
+  parts_->plane->Ask(number_);
   Tell([&](Actions* out) {
     core_.Applied(parts_->world->now, own.iteration, duty.rounds(), out, duty.digest());
   });
@@ -516,7 +465,7 @@ void SimWorker::OnApplyNow(const ApplyNow& apply) {
 
 void SimWorker::OnCallDone(const CallDone& done) {
   ++calls_;
-  if (parts_->plane != nullptr) parts_->plane->Leave(number_, phase_ == Phase::kPausing);
+  parts_->plane->Leave(number_, phase_ == Phase::kPausing);
   if (phase_ == Phase::kLeaving) return Away(parts_->world->workload.faults.return_ms);
   if (done.status.code() == Code::kCancelled) return SayLeave();
   const auto finished = [this](RunId run) {  // or one after it: it is over
@@ -545,13 +494,7 @@ void SimWorker::OnCallDone(const CallDone& done) {
   }
   if (phase_ == Phase::kFinishing) {
     phase_ = Phase::kDone;
-    if (parts_->plane != nullptr) {
-      parts_->plane->End(number_, false);
-    } else {
-      parts_->exchange->Gone(number_);
-    }
-    replica().incarnation = 0;
-    return;
+    return Gone(false);
   }
   if (phase_ == Phase::kStepping && done.step.partial) {
     Sliced(Slice::Kind::kWait);
@@ -588,8 +531,7 @@ void SimWorker::OnEnvelope(const ControllerEnvelope& envelope) {
   if (envelope.incarnation == core_.incarnation() && envelope.seq == heard_ + 1) {
     ++heard_;
     // A worker that leaves changes nothing any more.
-    const bool modelled = parts_->plane == nullptr && phase_ != Phase::kLeaving;
-    if (modelled) parts_->exchange->Told(number_, envelope.body);
+    if (phase_ != Phase::kLeaving) parts_->plane->Told(number_, envelope.body);
   }
   Tell([&](Actions* out) { core_.OnEnvelope(parts_->world->now, envelope, out); });
 }
@@ -600,11 +542,7 @@ void SimWorker::OnWake(Instant at) {
   Tell([&](Actions* out) { core_.OnTime(parts_->world->now, out); });
 }
 
-void SimWorker::OnReduced(const DataPlane::Result& result) {
-  OnReduced(result, result.ok ? Status::Ok() : Status(Code::kUnavailable, "a member has vanished"));
-}
-
-void SimWorker::OnReduced(const DataPlane::Result& result, const Status& status) {
+void SimWorker::OnReduced(const PlaneResult& result, const Status& status) {
   if (phase_ == Phase::kStepping && !Overlaps() && (Ahead() || !result.ok)) {
     if (Ahead()) SlicedUntil(Slice::Kind::kWait, parts_->world->now - result.took);
     Sliced(Slice::Kind::kReduce);
@@ -612,7 +550,7 @@ void SimWorker::OnReduced(const DataPlane::Result& result, const Status& status)
   last_result_ = result;
   if (result.ok && ReducedInTraining(plan_).landing == Landing::kBase) {
     parts_->replicas->Applied(run_number(), result.group, Mark());
-    if (parts_->plane != nullptr) parts_->plane->Agree(number_, run_number(), result.group, false);
+    parts_->plane->Agree(number_, run_number(), result.group, false);
   }
   if (result.ok && !Passive(result.group)) signal_ = 0;
   Tell([&](Actions* out) {
@@ -621,7 +559,7 @@ void SimWorker::OnReduced(const DataPlane::Result& result, const Status& status)
   });
 }
 
-void SimWorker::OnFetched(const DataPlane::Result& result) {
+void SimWorker::OnFetched(const PlaneResult& result) {
   const Status status = result.ok ? Status::Ok() : Status(Code::kUnavailable, "the source is gone");
   const bool rounds = TrainsInRounds(plan_);
   const Iteration iteration = rounds ? replica().newest : replica().iteration;
@@ -631,37 +569,9 @@ void SimWorker::OnFetched(const DataPlane::Result& result) {
       [&](Actions* out) { core_.OnFetched(parts_->world->now, status, iteration, out, in_inbox); });
 }
 
-void SimWorker::OnProbed(const std::vector<GroupMember>& answered) {
-  for (const GroupMember& of : answered) {
-    Tell([&](Actions* out) { core_.OnProbed(parts_->world->now, of.rank, of.incarnation, out); });
-  }
-}
-
-void SimWorker::OnNote(const Exchange::Noted& noted) {
-  Tell([&](Actions* out) { core_.OnNote(parts_->world->now, noted.from, noted.note, out); });
-}
-
-void SimWorker::OnRequest(const Exchange::Requested& requested) {
-  Tell([&](Actions* out) {
-    core_.OnRequest(parts_->world->now, requested.from, requested.request, requested.parcel, out);
-  });
-}
-
-void SimWorker::OnPulled(const Exchange::Pulled& pulled) {
-  const Status status = pulled.ok ? Status::Ok() : Status(Code::kUnavailable, "the pull failed");
-  Tell([&](Actions* out) {
-    core_.OnPulled(parts_->world->now, pulled.ticket, status, pulled.enclosure, out);
-  });
-  if (pulled.out_of_reach) OnOutOfReach(static_cast<Rank>(WorkerOf(pulled.from)));
-}
-
-void SimWorker::OnOutOfReach(Rank rank) {
-  Tell([&](Actions* out) { core_.OnOutOfReach(parts_->world->now, rank, out); });
-}
-
-// What the core tells of its own gradients is what the data plane knows.
+// What the core tells of its own gradients is what the plane knows.
 void SimWorker::CheckIncluded(const WorkerBody& body) const {
-  if (parts_->plane != nullptr) return;
+  if (!last_result_.included) return;
   const auto* finished = std::get_if<Finished>(&body);
   const auto* adopted = std::get_if<Adopted>(&body);
   std::uint32_t told = 0;
@@ -672,11 +582,11 @@ void SimWorker::CheckIncluded(const WorkerBody& body) const {
   } else {
     return;
   }
-  if (told == last_result_.included) return;
+  if (told == *last_result_.included) return;
   throw Violation("gradients-once", WorkerName(number_) + " tells of " + std::to_string(told) +
                                         " gradients in group " +
                                         std::to_string(last_result_.group) + ", where " +
-                                        std::to_string(last_result_.included) + " are");
+                                        std::to_string(*last_result_.included) + " are");
 }
 
 // What it brings is its parameters: whatever else there was is given up. From a store it tells the
@@ -710,7 +620,7 @@ void SimWorker::CheckRunAhead() const {
                                    std::to_string(RunAhead(plan)) + " are allowed");
 }
 
-bool SimWorker::Lends() const {
+bool SimWorker::lends() const {
   switch (phase_) {
     case Phase::kAttaching:
     case Phase::kStepping:
@@ -726,7 +636,7 @@ bool SimWorker::Lends() const {
 void SimWorker::CheckLent(const Group& group) const {
   const bool any_time =
       group.kind == GroupKind::kRound || (group.kind == GroupKind::kTrain && Overlaps());
-  if (any_time || Lends()) return;
+  if (any_time || lends()) return;
   throw Violation("lent", WorkerName(number_) + " begins group " + std::to_string(group.id) +
                               " while it is " + PhaseName(phase_));
 }
@@ -747,40 +657,21 @@ void SimWorker::OnSent(const WorkerEnvelope& envelope) {
     parts_->runs->Stops(envelope.incarnation, envelope.seq, own_);
   }
   if (!std::holds_alternative<Ready>(envelope.body) || envelope.seq <= said_) return;
-  if (parts_->plane == nullptr) parts_->exchange->Says(number_, run_number(), envelope.body);
+  parts_->plane->Says(number_, envelope.body);
   if (signal_ == 0) since_signal_ = 1;
   signal_ = said_ = envelope.seq;
 }
 
 void SimWorker::Perform(Action* action) {
   World* world = parts_->world;
-  const bool modelled = parts_->plane == nullptr;
-  if (!modelled) parts_->plane->Perform(number_, *action);
   if (auto* send = std::get_if<SendToController>(action)) {
     OnSent(send->envelope);
     world->SendToController(number_, send->envelope);
   } else if (const auto* become = std::get_if<BecomeIncarnation>(action)) {
-    if (modelled) {
-      parts_->data->Gone(number_);
-      parts_->exchange->Gone(number_);
-    }
-    if (world->dismissed.contains(replica().incarnation) && !world->forgot) {
-      throw Violation("dismissed",
-                      WorkerName(number_) + " comes back, and an operator has removed it");
-    }
-    replica().incarnation = become->incarnation;
-    parts_->doors->Become(number_, become->incarnation, MeshKeyNow());
-    greeted_ = false;
-    drawn_.clear();
-    if (phase_ == Phase::kComputing) {  // what it computes is another attempt at the step
-      uncounted_ = 0;
-      counted_ = false;
-    }
-    signal_ = said_ = heard_ = 0;
-    last_result_ = {};
+    parts_->plane->Perform(number_, *action);  // of the old one
+    return OnBecome(become->incarnation);
   } else if (const auto* join = std::get_if<JoinRun>(action)) {
     plan_ = world->PlanOf(world->NumberOf(join->welcome.identity));
-    if (modelled) parts_->exchange->Joins(number_, plan_);
     own_.steps = std::max(own_.steps, join->welcome.own.steps);
     own_.samples = std::max(own_.samples, join->welcome.own.samples);
     parts_->runs->Enters(number_, world->NumberOf(join->welcome.identity), former_, launch_);
@@ -789,55 +680,56 @@ void SimWorker::Perform(Action* action) {
     parts_->doors->Hear(number_, announced->members);
   } else if (const auto* gone = std::get_if<ForgetMembers>(action)) {
     parts_->doors->Forget(number_, gone->incarnations);
-    for (const Incarnation out : gone->incarnations) {
-      if (modelled) parts_->data->SourceOut(number_, out);
-    }
   } else if (const auto* start = std::get_if<StartReduce>(action)) {
-    CheckLent(start->group);
-    parts_->doors->TurnsToAll(number_, start->group.members);
-    if (phase_ == Phase::kStepping && !Overlaps()) Sliced(Slice::Kind::kWait);
-    group_ = start->group.id;
-    begun_group_ = start->group;
-    if (start->group.kind == GroupKind::kTrain && parts_->batches->whole(run_number())) {
-      parts_->batches->Reduces(number_, run_number(), group_, passes_);
-    }
-    if (modelled) parts_->data->Begin(number_, run_number(), *start, core_.welcome().plan);
+    OnStartReduce(start->group);
   } else if (std::holds_alternative<CancelReduce>(*action)) {
     if (phase_ == Phase::kStepping && !Overlaps()) {
       Sliced(Ahead() ? Slice::Kind::kWait : Slice::Kind::kReduce);
     }
-    if (modelled) parts_->data->Cancel(number_);
   } else if (const auto* fetch = std::get_if<StartFetch>(action)) {
     signal_ = 0;
     parts_->doors->TurnsTo(number_, fetch->source);
-    if (!modelled) return;
-    parts_->data->Fetch(number_, run_number(), *fetch, core_.welcome().plan);
-    const Incarnation source = fetch->source.incarnation;
-    if (parts_->doors->IsOut(number_, source)) parts_->data->SourceOut(number_, source);
-  } else if (std::holds_alternative<CancelFetch>(*action)) {
-    if (modelled) parts_->data->CancelFetch(number_);
   } else if (const auto* copy = std::get_if<CopyForAverage>(action)) {
     parts_->doors->TurnsTo(number_, copy->source);
-    if (!modelled) return;
-    parts_->data->CopyForAverage(number_, copy->source.incarnation);
-    const Incarnation source = copy->source.incarnation;
-    if (parts_->doors->IsOut(number_, source)) parts_->data->SourceOut(number_, source);
-  } else if (std::holds_alternative<CancelCopyForAverage>(*action)) {
-    if (modelled) parts_->data->CancelAverage(number_);
   } else if (const auto* probe = std::get_if<ProbePeers>(action)) {
     parts_->doors->TurnsToAll(number_, probe->targets);
-    if (modelled) parts_->data->Probe(number_, probe->targets);
-  } else if (std::holds_alternative<Deposit>(*action)) {
-    if (modelled) parts_->data->Deposit(number_);
   } else if (const auto* interrupt = std::get_if<Interrupt>(action)) {
     interrupted_ = interrupt->on;
     if (interrupted_) PollSoon();
   } else if (const auto* apply = std::get_if<ApplyNow>(action)) {
-    OnApplyNow(*apply);
+    return OnApplyNow(*apply);
   } else if (const auto* done = std::get_if<CallDone>(action)) {
-    OnCallDone(*done);
-  } else if (modelled) {
-    parts_->exchange->Perform(number_, run_number(), Lends(), *action);
+    return OnCallDone(*done);
+  }
+  parts_->plane->Perform(number_, *action);
+}
+
+void SimWorker::OnBecome(Incarnation incarnation) {
+  World* world = parts_->world;
+  if (world->dismissed.contains(replica().incarnation) && !world->forgot) {
+    throw Violation("dismissed",
+                    WorkerName(number_) + " comes back, and an operator has removed it");
+  }
+  replica().incarnation = incarnation;
+  parts_->doors->Become(number_, incarnation, parts_->plane->Key(number_));
+  greeted_ = false;
+  drawn_.clear();
+  if (phase_ == Phase::kComputing) {  // what it computes is another attempt at the step
+    uncounted_ = 0;
+    counted_ = false;
+  }
+  signal_ = said_ = heard_ = 0;
+  last_result_ = {};
+}
+
+void SimWorker::OnStartReduce(const Group& group) {
+  CheckLent(group);
+  parts_->doors->TurnsToAll(number_, group.members);
+  if (phase_ == Phase::kStepping && !Overlaps()) Sliced(Slice::Kind::kWait);
+  group_ = group.id;
+  begun_group_ = group;
+  if (group.kind == GroupKind::kTrain && parts_->batches->whole(run_number())) {
+    parts_->batches->Reduces(number_, run_number(), group_, passes_);
   }
 }
 

@@ -20,8 +20,6 @@
 #include <vector>
 
 #include "tools/sim/batch_book.h"
-#include "tools/sim/data_plane.h"
-#include "tools/sim/data_plane_exchange.h"
 #include "tools/sim/mesh_doors.h"
 #include "tools/sim/objective.h"
 #include "tools/sim/plane.h"
@@ -36,13 +34,10 @@
 
 namespace prd::sim {
 
-// What all workers of a run share. All pointers outlive them; `objective` may be null. With a
-// `plane`, which then does what `data` and `exchange` model else, there is an objective.
+// What all workers of a run share. All pointers outlive them; `objective` may be null.
 struct WorkerParts {
   World* world = nullptr;
   Plane* plane = nullptr;
-  DataPlane* data = nullptr;
-  Exchange* exchange = nullptr;
   MeshDoors* doors = nullptr;
   RunBook* runs = nullptr;
   ReplicaBook* replicas = nullptr;
@@ -87,21 +82,16 @@ class SimWorker {
   void OnStops(std::uint64_t step);
   void OnNotice(std::uint64_t life);
   void OnResumes(std::uint64_t pause);
-  void OnCopied(bool ok);
   void OnConnected(std::uint64_t connection);
-  void OnReduced(const DataPlane::Result& result);
-  void OnReduced(const DataPlane::Result& result, const Status& status);
-  void OnFetched(const DataPlane::Result& result);
-  void OnProbed(const std::vector<GroupMember>& answered);
-  void OnNote(const Exchange::Noted& noted);
-  void OnRequest(const Exchange::Requested& requested);
-  void OnPulled(const Exchange::Pulled& pulled);
-  void OnOutOfReach(Rank rank);
+  void OnReduced(const PlaneResult& result, const Status& status);
+  void OnFetched(const PlaneResult& result);
   // Any other input, from its plane.
   void Hear(const std::function<void(SessionCore*, Instant, Actions*)>& input);
 
-  // Equal for equal replicas.
-  std::uint64_t Mark() const;
+  std::uint64_t Mark() const { return parts_->plane->Mark(number_); }
+  // Its replica may be read and changed: it is in a call.
+  bool lends() const;
+  const Plan& plan() const { return core_.welcome().plan; }
   Phase phase() const { return phase_; }
   RunId run() const { return core_.welcome().run; }
   RunId run_number() const { return parts_->world->NumberOf(core_.welcome().identity); }
@@ -124,17 +114,12 @@ class SimWorker {
   void Perform(Action* action);
   // A call of the session other than a step: what its thread does around it.
   template <typename F>
-  void Call(F&& input);
-  MeshKey MeshKeyNow() const {
-    return parts_->plane != nullptr ? parts_->plane->Key(number_)
-                                    : MeshDoors::KeyOf(lives_ * 1'000'003 + number_ + 1);
-  }
+  void Call(PlaneCall call, F&& input);
   void OnCallDone(const CallDone& done);
   void GoOn();
   void BeginPause();
   void BeginAverage();
   bool Draw(double probability) const;
-  bool Lends() const;
   void Flip();
   void BeginStep();
   void BeginPass();
@@ -146,9 +131,11 @@ class SimWorker {
   void SayLeave();
   void PollSoon();
   template <typename F>
-  void Run(StepProcedure* procedure, F&& tag);
+  void Run(StepProcedure* procedure, bool group, F&& tag);
   void OnApplyNow(const ApplyNow& apply);
   void OnSent(const WorkerEnvelope& envelope);
+  void OnBecome(Incarnation incarnation);
+  void OnStartReduce(const Group& group);
   void CheckIncluded(const WorkerBody& body) const;
   void CheckTold(const Hello& hello);
   void Die();
@@ -182,7 +169,7 @@ class SimWorker {
   Instant ready_at_;               // the training loop has called Step
   std::uint64_t step_ = 0;         // that it computes, over all its lives; for polls
   bool interrupted_ = false;       // Session::Interrupted
-  DataPlane::Result last_result_;  // of a round
+  PlaneResult last_result_;        // of a round
   std::optional<Instant> wake_;    // the event that counts
   Group begun_group_;              // the newest that it has begun
   bool greeted_ = false;           // this incarnation has said Hello,
