@@ -298,7 +298,6 @@ TEST(MeshSilenceTest, AnswersOfOthersCountForNothing) {
   EXPECT_TRUE(silence.reduced(0));
 }
 
-// Somebody who asks without end and never takes an answer costs a connection, and no more.
 // A source that does nothing but copy its replica, for longer than the timeout, is waited for as
 // long as it says so.
 TEST(MeshSilenceTest, ASourceThatCopiesForLongIsWaitedFor) {
@@ -331,6 +330,35 @@ TEST(MeshSilenceTest, ASourceThatCopiesForLongIsWaitedFor) {
   }
 }
 
+// So is a neighbour whose update is pulled.
+TEST(MeshSilenceTest, ANeighbourThatCopiesForLongIsWaitedFor) {
+  for (const bool says : {true, false}) {
+    Silence silence(2, {.by = NeighbourPlan{}}, ByRing());
+    MeshNode& keeper = *silence.job[0].node;
+    MeshNode& taker = *silence.job[1].node;
+    bool asked = false;
+    keeper.on_request = [&asked](Incarnation, Request, const PeerItem&) { asked = true; };
+    for (MeshNode* node : {&keeper, &taker}) {
+      MeshNode& other = node == &keeper ? taker : keeper;
+      node->mesh->Announce(silence.now, {other.AsMember(0)});
+      node->mesh->Do(silence.now, SetPeers{{other.AsMember(0)}});
+    }
+    taker.mesh->Do(silence.now, StartPull{1, keeper.AsMember(0).incarnation, {.stamp = 1}});
+    ASSERT_TRUE(silence.Until({0, 1}, [&] { return asked; }));
+    silence.Turns({0, 1});
+    for (int third = 0; third < 9 && taker.pulled.empty(); ++third) {
+      silence.now = silence.now + kThird;
+      silence.Turns({1});
+      if (says) {
+        keeper.mesh->SayToCome(silence.now);
+        ASSERT_TRUE(silence.Come({1}, 1));
+      }
+    }
+    EXPECT_EQ(taker.pulled.empty(), says);
+  }
+}
+
+// Somebody who asks without end and never takes an answer costs a connection, and no more.
 TEST(MeshSilenceTest, AFloodOfQuestionsIsBounded) {
   Silence silence(2, kWaits, ByRing());
   testing::DeafEnd deaf;

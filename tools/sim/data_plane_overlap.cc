@@ -7,6 +7,7 @@
 #include "tools/sim/data_plane.h"
 
 namespace prd::sim {
+
 // A group begins on the virtual replica: the parameters with what earlier groups have changed.
 void DataPlane::FillOutbox(std::uint32_t worker, Iteration gain) {
   Replica& replica = world_->replicas[worker];

@@ -141,6 +141,19 @@ bool Exchange::IsAsked(Instant now, const FrameHeader& ping) {
   });
 }
 
+void Exchange::SayToCome(Instant now) {
+  for (const auto& [request, asked] : asked_) {
+    const FrameHeader pong{.kind = FrameKind::kPong,
+                           .run = run_,
+                           .group = asked.number,
+                           .from = self_,
+                           .to = asked.from,
+                           .stage = static_cast<std::uint32_t>(Topic::kPull),
+                           .chunk = static_cast<std::uint32_t>(Answer::kToCome)};
+    (void)peers_->Signal(now, asked.endpoint, pong, SharedBytes());
+  }
+}
+
 bool Exchange::OnPong(Instant now, const FrameHeader& header) {
   if (header.group == kOffers) {
     const auto offered = offered_.find(header.from);

@@ -108,6 +108,9 @@ class Exchange {
   // Whether that ping is about a pull that is not answered yet. The ping shows that the peer still
   // waits.
   bool IsAsked(Instant now, const FrameHeader& ping);
+  // Tells all whose pulls are not answered, as if they had asked whether something is still to
+  // come.
+  void SayToCome(Instant now);
   // False: it counts for nothing.
   bool OnPong(Instant now, const FrameHeader& header);
   // Endpoints of peers that did not answer, once: their connections are better given up.

@@ -413,6 +413,7 @@ void Mesh::SayToCome(Instant now) {
   // A device goes on with what it has begun.
   if (active_ && active_->runs() && !active_->OnDevice()) active_->SayToCome(now);
   server_.SayToCome(now);
+  exchange_.SayToCome(now);
 }
 
 Answer Mesh::AnswerTo(Instant now, const FrameHeader& ping, const std::string& endpoint) {
