@@ -536,6 +536,11 @@ class Tap {
         (void)in_.recv(part, zmq::recv_flags::none);
         frame.push_back(part.to_string());
       }
+      if (spoils > 0) {
+        --spoils;
+        Spoil(prng, &frame);
+        ++forged;
+      }
       if (malice && !seen_.empty()) {
         for (int i = 0; i < 4; ++i) {
           std::vector<std::string> bad =
@@ -564,6 +569,7 @@ class Tap {
     items->push_back({in_.handle(), 0, ZMQ_POLLIN, 0});
   }
 
+  int spoils = 0;  // so many frames come changed, and not as they were
   std::uint64_t forged = 0;
   std::vector<std::pair<std::string, std::string>> passes;
 
@@ -709,6 +715,40 @@ TEST(MeshTapTest, NothingThatIsForgedOrRepeatedCounts) {
   EXPECT_EQ(attacked.dropped, attacked.forged);
   EXPECT_EQ(attacked.received, alone.received);
   EXPECT_TRUE(attacked.values == alone.values);
+}
+
+// Nobody waits for a note. One that is changed on its way comes again all the same, though its
+// sender sends nothing more.
+TEST(MeshTapTest, ANoteThatIsChangedComesAgain) {
+  const Plan plan{.by = NeighbourPlan{}};
+  MeshJob job(2, EveryDType(100), plan);
+  Protect(&job, MeshSecurity::kAead, plan);
+  Tap taps[] = {Tap(*job[0].node), Tap(*job[1].node)};
+  for (std::size_t w = 0; w < 2; ++w) {
+    GroupMember other = job[1 - w].node->AsMember(0);
+    other.endpoints = {taps[1 - w].endpoint()};
+    job[w].mesh().Announce(MeshNow(), {other});
+    job[w].mesh().Do(MeshNow(), SetPeers{{other}});
+  }
+  const MeshNode& hearer = *job[1].node;
+  taps[1].spoils = 1;
+  job[0].mesh().Do(MeshNow(), SendNote{hearer.AsMember(0).incarnation, {.version = 7}});
+  Prng prng(5);
+  const Instant give_up = MeshNow() + 20 * kSecond;
+  std::vector<zmq::pollitem_t> items;
+  while (hearer.notes.empty() && MeshNow() < give_up) {
+    items.clear();
+    for (std::size_t w = 0; w < 2; ++w) {
+      taps[w].Carry(&prng, false);
+      job[w].mesh().Service(MeshNow());
+      job[w].node->AppendPollItems(&items);
+      taps[w].AppendPollItems(&items);
+    }
+    zmq::poll(items, std::chrono::milliseconds(1));
+  }
+  ASSERT_EQ(hearer.notes.size(), 1u);
+  EXPECT_EQ(hearer.notes[0].second.version, 7);
+  EXPECT_EQ(hearer.mesh->counters().forged, 1u);
 }
 
 }  // namespace
