@@ -15,8 +15,9 @@ constexpr DurationNs kSignalConnect = 300 * kMillisecond;
 constexpr DurationNs kSignalUnacked = 500 * kMillisecond;
 // Signal connections that were not used for this long are closed.
 constexpr DurationNs kSignalsKept = 10 * kSecond;
-// Most often the next frame shows that nothing is lost.
-constexpr DurationNs kAskAfter = 30 * kMillisecond;
+// Most often the next frame shows that nothing is lost; and by then the peer has the
+// acknowledgements of what came before (Arrivals::kTellAfter).
+constexpr DurationNs kAskAfter = 100 * kMillisecond;
 // A peer that is to send again may not have heard of it, or its connection was too young.
 constexpr DurationNs kAskAgain = 250 * kMillisecond;
 
