@@ -56,9 +56,9 @@ class Worker:
         with self.changed:
             self.changed.notify_all()
 
-    def wait_for(self, predicate, what):
+    def wait_for(self, predicate, what, deadline_s=DEADLINE_S):
         """Waits until a line fits, or fails saying what was waited for."""
-        end = time.monotonic() + DEADLINE_S
+        end = time.monotonic() + deadline_s
         with self.changed:
             while not any(predicate(line) for line in self.lines):
                 left = end - time.monotonic()

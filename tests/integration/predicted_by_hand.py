@@ -32,7 +32,7 @@ def measured(bin_dir, at, engine, workers, mib, step_ms):
     with cluster.Cluster(bin_dir, job, inside=at.enter(0), address=at.address(0)) as c:
         started = [c.worker(rank, steps=SKIPPED + COUNTED, step_ms=step_ms, size=mib << 18, inside=at.enter(rank)) for rank in range(workers)]
         for worker in started:
-            worker.wait_for(lambda line: line.get("step") == SKIPPED + COUNTED - 1, "last step")
+            worker.wait_for(lambda line: line.get("step") == SKIPPED + COUNTED - 1, "last step", 10 * COUNTED)
         times = [[when for line, when in zip(worker.lines, worker.came) if "step" in line] for worker in started]
     rates = [COUNTED / (of[SKIPPED + COUNTED - 1] - of[SKIPPED - 1]) for of in times]
     return sum(rates) / len(rates)

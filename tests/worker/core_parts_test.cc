@@ -138,13 +138,6 @@ TEST_F(ControllerLinkTest, MeasuresTheRoundTripOfASingleHeartbeat) {
   link_.SendHeartbeat(At(400), &out_);
   link_.OnHeartbeatAck(At(416), {});
   EXPECT_EQ(link_.rtt(), 9 * kMillisecond);
-  Join();
-  link_.SendHeartbeatIfDue(At(1000), &out_);  // by KeepLease, in a turn that began before
-  for (int turn = 0; turn < 50; ++turn) {
-    link_.OnHeartbeatAck(At(900), {});
-    EXPECT_GE(link_.rtt(), 0);
-    link_.SendHeartbeat(At(1000), &out_);
-  }
 }
 
 TEST_F(ControllerLinkTest, KeepsItsLeaseWhileSomethingTakesLong) {

@@ -44,6 +44,7 @@ class Play {
           {"applied", &Play::Applied},
           {"attach", &Play::Attach},
           {"average", &Play::Average},
+          {"busy", &Play::Busy},
           {"cancel", &Play::Cancel},
           {"connected", &Play::Connected},
           {"copied", &Play::Copied},
@@ -470,6 +471,9 @@ class Play {
 
   void GiveIncarnation(Command* command) {
     core_->GiveIncarnation(static_cast<Incarnation>(ParseNumber(command->Word(0))));
+  }
+  void Busy(Command* command) {
+    core_->KeepLease(now_ + ParseTime(command->Word(0)), &actions_);
   }
   void Later(Command* command) { now_ = now_ + ParseTime(command->Word(0)); }
   void Pass(Command* command) {

@@ -48,6 +48,7 @@
 // Time, from 1 s on:
 //   later TIME                       only the clock; the core hears of it with the next command
 //   pass TIME                        and OnTime
+//   busy TIME                        KeepLease at its end; what comes next came before that
 //   alive TIME [every=1s] [waits_for=TEXT] [refused=TEXT]    and OnTime so often, each after a
 //                                    HeartbeatAck, or a Refused that may pass
 //   deadline                         when OnTime has something to do

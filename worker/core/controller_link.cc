@@ -170,13 +170,11 @@ bool ControllerLink::Receive(Instant now, Seq seq) {
 }
 
 // Also acknowledges other messages, so that an answer may seem to come too early: smoothed, and
-// not measured when it could be that to an earlier heartbeat. A heartbeat that KeepLease sends in
-// the middle of a turn is later than the turn's time, at which its answer may be read.
+// not measured when it could be that to an earlier heartbeat.
 void ControllerLink::OnHeartbeatAck(Instant now, const HeartbeatAck& ack) {
   waits_for_ = ack.waits_for;
   if (std::exchange(heartbeats_out_, 0) != 1) return;
   const DurationNs rtt = now - heartbeat_sent_;
-  if (rtt < 0) return;
   rtt_ = rtt_ == 0 ? rtt : rtt_ + (rtt - rtt_) / 8;
 }
 

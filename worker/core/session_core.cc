@@ -36,7 +36,7 @@ GroupId SessionCore::called_off() const { return flow_->protocol().called_off();
 // ---- user calls ----
 
 void SessionCore::Attach(Instant now, Options options, Actions* out) {
-  p_->now = now;
+  now = p_->Reach(now);
   flow_->BeginCall(Call::kAttach);
   if (p_->call.cancelled()) {
     return flow_->Done(Status(Code::kCancelled, "the session was cancelled"), out);
@@ -57,7 +57,7 @@ void SessionCore::Attach(Instant now, Options options, Actions* out) {
 
 void SessionCore::Step(Instant now, const Ready& ready, bool discard, std::int64_t taken,
                        Actions* out) {
-  p_->now = now;
+  now = p_->Reach(now);
   p_->step.idle_at = now;
   p_->step.discard = discard;
   flow_->BeginCall(Call::kStep);
@@ -82,26 +82,26 @@ void SessionCore::Step(Instant now, const Ready& ready, bool discard, std::int64
 
 void SessionCore::Applied(Instant now, Iteration iteration, std::int64_t rounds, Actions* out,
                           std::uint64_t digest) {
-  p_->now = now;
+  p_->Reach(now);
   PRD_CHECK(p_->work.applies());
   p_->work.OnApplied(digest);
   flow_->protocol().OnApplied(iteration, rounds, out);
 }
 
 void SessionCore::Finish(Instant now, Actions* out) {
-  p_->now = now;
+  p_->Reach(now);
   flow_->BeginCall(Call::kFinish);
   flow_->End(out);
 }
 
 void SessionCore::Pause(Instant now, Actions* out) {
-  p_->now = now;
+  p_->Reach(now);
   flow_->BeginCall(Call::kPause);
   flow_->End(out);
 }
 
 void SessionCore::Resume(Instant now, Actions* out) {
-  p_->now = now;
+  p_->Reach(now);
   flow_->BeginCall(Call::kResume);
   if (flow_->EndsCall(out) || p_->standing.said_leave) return;
   if (flow_->is_member() && p_->standing.paused) {
@@ -114,7 +114,7 @@ void SessionCore::Resume(Instant now, Actions* out) {
 }
 
 void SessionCore::Average(Instant now, bool with_state, Actions* out) {
-  p_->now = now;
+  p_->Reach(now);
   flow_->BeginCall(Call::kAverage);
   if (flow_->EndsCall(out)) return;
   if (!flow_->trains()) {
@@ -131,7 +131,7 @@ void SessionCore::Average(Instant now, bool with_state, Actions* out) {
 }
 
 void SessionCore::Mean(Instant now, std::vector<double> values, bool resumes, Actions* out) {
-  p_->now = now;
+  p_->Reach(now);
   flow_->BeginCall(Call::kMean);
   p_->mean.Begin(incarnation(), std::move(values), resumes);
   p_->step.discard = false;
@@ -152,7 +152,7 @@ void SessionCore::NoteLosses(const Losses& losses) { p_->report.NoteLosses(losse
 void SessionCore::NoteMemory(const HeldMemory& memory) { p_->report.NoteMemory(memory); }
 
 void SessionCore::Leave(Instant now, const std::string& reason, Actions* out) {
-  p_->now = now;
+  now = p_->Reach(now);
   PRD_CHECK(p_->call.is(Call::kNone) || p_->work.applies());
   p_->work.End();
   p_->call.BeginLeave(now);
@@ -165,7 +165,7 @@ void SessionCore::Leave(Instant now, const std::string& reason, Actions* out) {
 }
 
 void SessionCore::LeaveSoon(Instant now, std::string reason, DurationNs grace, Actions* out) {
-  p_->now = now;
+  now = p_->Reach(now);
   std::optional<Instant> by;
   if (grace > 0) by = now + grace;
   if (!p_->departure.LeaveSoon(std::move(reason), by)) return;
@@ -173,12 +173,12 @@ void SessionCore::LeaveSoon(Instant now, std::string reason, DurationNs grace, A
 }
 
 void SessionCore::Stop(Instant now, std::string reason, Actions* out) {
-  p_->now = now;
+  p_->Reach(now);
   if (p_->departure.Stop(std::move(reason)) && flow_->is_member()) flow_->SayStop(out);
 }
 
 void SessionCore::Cancel(Instant now, Actions* out) {
-  p_->now = now;
+  p_->Reach(now);
   p_->call.Cancel();
   flow_->CancelBeside("cancelled by its user", out);
   flow_->FailHeld("cancelled by its user", out);
@@ -188,21 +188,21 @@ void SessionCore::Cancel(Instant now, Actions* out) {
 }
 
 void SessionCore::Fail(Instant now, const Status& why, Actions* out) {
-  p_->now = now;
+  p_->Reach(now);
   flow_->Fail(why, out);
 }
 
 // ---- from the controller ----
 
 void SessionCore::OnEnvelope(Instant now, const ControllerEnvelope& envelope, Actions* out) {
-  p_->now = now;
+  p_->Reach(now);
   inbox_->Receive(envelope, out);
   flow_->LeaveIfIdle(out);
   flow_->UpdateInterrupt(out);
 }
 
 void SessionCore::OnConnected(Instant now, Actions* out) {
-  p_->now = now;
+  now = p_->Reach(now);
   p_->link.OnConnected(now, out);
 }
 
@@ -217,7 +217,7 @@ std::optional<StepOutcome> SessionCore::HandedOver(GroupId group) {
 void SessionCore::OnReduced(Instant now, GroupId group, const Status& status,
                             std::uint64_t sent_bytes, Actions* out, std::vector<Rank> unreachable,
                             std::uint64_t digest) {
-  p_->now = now;
+  now = p_->Reach(now);
   p_->unreachable.OnReduced(group, status.ok(), std::move(unreachable));
   if (p_->beside.reduces() && p_->beside.is(group)) {
     flow_->EndBeside(status.ok() ? Outcome::kOk : Outcome::kFailed, status.message(), out,
@@ -254,7 +254,7 @@ void SessionCore::OnReduced(Instant now, GroupId group, const Status& status,
 
 void SessionCore::OnFetched(Instant now, const Status& status, Iteration iteration, Actions* out,
                             Iteration in_inbox) {
-  p_->now = now;
+  p_->Reach(now);
   if (p_->beside.fetches()) return flow_->protocol().OnResultFetched(status, out);
   if (!p_->work.fetches()) return;
   p_->work.End();
@@ -280,7 +280,7 @@ void SessionCore::OnFetched(Instant now, const Status& status, Iteration iterati
 }
 
 void SessionCore::OnCopiedForAverage(Instant now, const Status& status, Actions* out) {
-  p_->now = now;
+  p_->Reach(now);
   if (!p_->average.running()) return;
   p_->average.OnCopied(status, out);
   flow_->ContinueAverage(out);
@@ -289,7 +289,7 @@ void SessionCore::OnCopiedForAverage(Instant now, const Status& status, Actions*
 // ---- from peers ----
 
 void SessionCore::OnNote(Instant now, Incarnation from, const PeerMessage& note, Actions* out) {
-  p_->now = now;
+  p_->Reach(now);
   if (!flow_->is_member()) return;
   flow_->protocol().OnNote(from, note, out);
   flow_->protocol().Continue(out);
@@ -297,7 +297,7 @@ void SessionCore::OnNote(Instant now, Incarnation from, const PeerMessage& note,
 
 void SessionCore::OnRequest(Instant now, Incarnation from, Request request, const PeerItem& parcel,
                             Actions* out) {
-  p_->now = now;
+  p_->Reach(now);
   if (flow_->is_member()) {
     flow_->protocol().OnRequest(from, request, parcel, out);
   } else {
@@ -308,31 +308,32 @@ void SessionCore::OnRequest(Instant now, Incarnation from, Request request, cons
 
 void SessionCore::OnPulled(Instant now, Ticket ticket, const Status& status,
                            const ShardHeader& enclosure, Actions* out) {
-  p_->now = now;
+  p_->Reach(now);
   if (!flow_->is_member()) return;
   flow_->protocol().OnPulled(ticket, status, enclosure, out);
   flow_->protocol().Continue(out);
 }
 
 void SessionCore::OnOutOfReach(Instant now, Rank rank, Actions* out) {
-  p_->now = now;
+  now = p_->Reach(now);
   if (!flow_->trains()) return;
   if (auto report = p_->unreachable.Report(now, {rank})) flow_->Push(std::move(*report), out);
 }
 
 void SessionCore::OnProbed(Instant now, Rank rank, Incarnation incarnation, Actions* out) {
-  p_->now = now;
+  p_->Reach(now);
   if (flow_->is_member()) flow_->Push(Probed{.rank = rank, .incarnation = incarnation}, out);
 }
 
 // ---- time ----
 
 void SessionCore::OnTime(Instant now, Actions* out) {
-  p_->now = now;
+  p_->Reach(now);
   flow_->OnTime(out);
 }
 
-void SessionCore::KeepLease(Instant now, Actions* out) const {
+void SessionCore::KeepLease(Instant now, Actions* out) {
+  now = p_->Reach(now);
   p_->link.SendHeartbeatIfDue(now, out);
 }
 

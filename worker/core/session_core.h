@@ -158,7 +158,7 @@ class SessionCore {
   void OnTime(Instant now, Actions* out);
   // Something takes long. Sends a heartbeat if one is due, and does nothing else: may be called
   // while actions are done.
-  void KeepLease(Instant now, Actions* out) const;
+  void KeepLease(Instant now, Actions* out);
   // When OnTime has something to do at the latest.
   std::optional<Instant> NextDeadline() const;
 

@@ -2,6 +2,8 @@
 #ifndef PRD_WORKER_CORE_SESSION_PARTS_H_
 #define PRD_WORKER_CORE_SESSION_PARTS_H_
 
+#include <algorithm>
+
 #include "common/base/time.h"
 #include "worker/core/average_copies.h"
 #include "worker/core/background_group.h"
@@ -24,6 +26,8 @@ struct SessionParts {
 
   SessionCore::Options options;
   Instant now;  // of the input at work
+  // Time never goes back: what came before KeepLease may be handled after it.
+  Instant Reach(Instant at) { return now = std::max(now, at); }
 
   ControllerLink link;
   Standing standing;
