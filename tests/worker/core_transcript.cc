@@ -472,9 +472,7 @@ class Play {
   void GiveIncarnation(Command* command) {
     core_->GiveIncarnation(static_cast<Incarnation>(ParseNumber(command->Word(0))));
   }
-  void Busy(Command* command) {
-    core_->KeepLease(now_ + ParseTime(command->Word(0)), &actions_);
-  }
+  void Busy(Command* command) { core_->KeepLease(now_ + ParseTime(command->Word(0)), &actions_); }
   void Later(Command* command) { now_ = now_ + ParseTime(command->Word(0)); }
   void Pass(Command* command) {
     Later(command);

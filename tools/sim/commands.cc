@@ -241,7 +241,7 @@ int RunCompare(const CommandOptions& options) {
   if (!workload.ok()) return Fail(workload.status());
   const auto engines = Engines(options, *workload);
   if (!engines.ok()) return Fail(engines.status());
-  const std::vector<Compared> rows = Compare(*workload, *engines, options.seed, options.seeds);
+  const std::vector<Compared> rows = Compare(*workload, *engines, options.seed, options.runs);
   if (options.json) {
     Print(JsonTable(rows));
   } else {

@@ -15,10 +15,11 @@ struct CommandOptions {
   std::vector<std::string> files;    // workloads, in order; or the history to replay
   std::vector<std::string> engines;  // ParseEngine's texts
   std::uint64_t seed = 1;
-  std::uint64_t seeds = 1;
-  std::int64_t workers = 0;  // instead of the workload's; 0: as it says
-  std::int64_t steps = -1;   // the same; -1
-  double seconds = 0;        // the same; 0
+  std::uint64_t seeds = 1000;  // sweep, mesh
+  std::uint64_t runs = 1;      // compare: per engine
+  std::int64_t workers = 0;    // instead of the workload's; 0: as it says
+  std::int64_t steps = -1;     // the same; -1
+  double seconds = 0;          // the same; 0
   int threads = 2;
   bool json = false;
   bool trace = false;

@@ -79,7 +79,8 @@ int main(int argc, char** argv) {
       "all invariants are checked; each seed runs twice and has to end equally");
   AddFiles(sweep, &options);
   AddCommon(sweep, &options);
-  sweep->add_option("--seeds", options.seeds, "How many seeds, from --seed on")->default_val(1000);
+  sweep->add_option("--seeds", options.seeds, "How many seeds, from --seed on")
+      ->capture_default_str();
   sweep->add_option("--threads", options.threads, "Seeds at a time")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
@@ -101,7 +102,7 @@ int main(int argc, char** argv) {
   AddCommon(compare, &options);
   AddEngines(compare, &options,
              "ENGINE or ENGINE:KEY=VALUE,...; may be repeated (default: all engines)");
-  compare->add_option("--seeds", options.seeds, "Runs per engine")->default_val(1);
+  compare->add_option("--seeds", options.runs, "Runs per engine")->capture_default_str();
   compare->add_option("--loss", options.loss, "Draw the losses over time into this SVG file");
   compare->callback([&] { code = prd::sim::RunCompare(options); });
 
@@ -125,7 +126,8 @@ int main(int argc, char** argv) {
       "Searches for bugs in the data plane: real meshes on a simulated network, of a few workers "
       "with drawn replicas, reductions, copies and faults");
   AddCommon(mesh, &options);
-  mesh->add_option("--seeds", options.seeds, "How many seeds, from --seed on")->default_val(1000);
+  mesh->add_option("--seeds", options.seeds, "How many seeds, from --seed on")
+      ->capture_default_str();
   mesh->add_option("--threads", options.threads, "Seeds at a time")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
