@@ -10,6 +10,7 @@
 
 #include "engines/violation.h"
 #include "tests/sim/sim_testing.h"
+#include "tools/sim/cards.h"
 #include "tools/sim/data_plane.h"
 #include "tools/sim/event_queue.h"
 #include "tools/sim/gradient_book.h"
@@ -115,6 +116,18 @@ TEST(Devices, SharersSlowEachOtherDownWhileBothCompute) {
   devices.End({150}, 0, &changed);
   ASSERT_EQ(changed.size(), 1u);
   EXPECT_EQ(changed[0].at.ns, 200);  // 50 left, at full speed
+}
+
+TEST(Cards, AllThatAHostSendsOrReceivesSharesItsCard) {
+  const Workload workload = FromText(
+      "[cluster]\nworkers = 4\nworkers_per_host = 1\n[reduce]\nbandwidth_mb_per_s = 1000.0\n");
+  Cards cards(workload);
+  EXPECT_EQ(cards.Carry({100}, 0, 1, 1e3), Instant{1100});
+  EXPECT_EQ(cards.Carry({100}, 1, 0, 1e3), Instant{1100}) << "the other way is another matter";
+  EXPECT_EQ(cards.Carry({100}, 2, 3, 1e3), Instant{1100});
+  EXPECT_EQ(cards.Carry({600}, 0, 2, 1e3), Instant{2100}) << "after what it sends to 1";
+  EXPECT_EQ(cards.Carry({600}, 3, 1, 1e3), Instant{2100}) << "after what 1 gets of 0";
+  EXPECT_EQ(cards.Carry({9000}, 0, 1, 1e3), Instant{10000});
 }
 
 TEST(DataPlane, ARingCostsWhatItsFormulaSays) {

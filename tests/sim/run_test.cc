@@ -30,6 +30,23 @@ TEST(Run, AllReduceTakesTheSlowestStepAndTheRing) {
   EXPECT_EQ(run.stats.staleness.Quantile(1), 0);
 }
 
+// Each of four workers gives 4 MB to each of the others while it computes: what all these take of
+// its host's card is the step.
+TEST(Run, HopTakesWhatTheCardsOfItsHostsCarry) {
+  const auto step_ms = [](const std::string& reduce) {
+    const RunResult run = Good(FromText(
+        "[cluster]\nworkers = 4\nworkers_per_host = 1\nsteps = 50\nseconds = 100.0\n[compute]\n"
+        "mean_ms = 20.0\n[network]\ndelay_us = 100.0\njitter_us = 0.0\n[reduce]\nbytes = 4e6\n"
+        "latency_us = 0.0\nbandwidth_mb_per_s = 100.0\n" +
+        reduce + "[job]\nname = \"sim\"\nengine = \"hop\"\n[job.hop]\ngraph = \"complete\"\n"));
+    EXPECT_TRUE(run.all_finished);
+    return 1e3 * run.seconds / 50;
+  };
+  EXPECT_NEAR(step_ms(""), 120, 5);
+  EXPECT_NEAR(step_ms("host_bandwidth_mb_per_s = 200.0\n"), 60, 3);
+  EXPECT_NEAR(step_ms("host_bandwidth_mb_per_s = 1000.0\n"), 40, 3);  // of a link
+}
+
 TEST(Run, PReduceComesNearItsBoundWithAStraggler) {
   Workload workload = Loaded("workloads/straggler.toml");
   workload.job.engine = PReduceOptions{.group_size = 3};

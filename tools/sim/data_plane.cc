@@ -14,9 +14,14 @@ namespace {
 constexpr DurationNs kNoticed = kMillisecond;
 constexpr DurationNs kProbeGap = 250 * kMillisecond;
 
-double Seconds(double bytes, double mb_per_s) { return bytes / (mb_per_s * 1e6); }
-
 }  // namespace
+
+double DataPlane::RingRows(std::size_t members, std::size_t contributors) {
+  if (members < 2 || contributors == 0) return 0;
+  const auto n = static_cast<double>(members);
+  const auto q = static_cast<double>(contributors);
+  return (q - 1) / q + (contributors == members ? (n - 1) / n : 1);
+}
 
 DurationNs DataPlane::RingCost(const Workload& workload, const std::vector<std::uint32_t>& members,
                                std::size_t contributors) {
@@ -29,9 +34,8 @@ DurationNs DataPlane::RingCost(const Workload& workload, const std::vector<std::
   const double speed = local ? reduce.local_bandwidth_mb_per_s : reduce.bandwidth_mb_per_s;
   const auto n = static_cast<double>(members.size());
   const auto q = static_cast<double>(contributors);
-  const double rows = (q - 1) / q + (contributors == members.size() ? (n - 1) / n : 1);
-  const double us =
-      reduce.overhead_us + (q - 1 + n - 1) * latency + rows * Seconds(reduce.bytes, speed) * 1e6;
+  const double bytes = RingRows(members.size(), contributors) * reduce.bytes;
+  const double us = reduce.overhead_us + (q - 1 + n - 1) * latency + bytes / speed;
   return FromUs(us);
 }
 
@@ -139,11 +143,26 @@ void DataPlane::Begin(std::uint32_t worker, RunId run, const StartReduce& start,
       if (world_->links.Pass(world_->now, by, worker)) return FailSoon(worker, serial);
     }
   } else if (reduction.arrived.size() == reduction.members.size()) {
-    const DurationNs cost =
-        RingCost(world_->workload, reduction.members, reduction.Contributors()) +
-        Slowness(reduction);
-    world_->queue.Push(world_->now + cost, EventKind::kReduced, worker, serial);
+    reduction.took = Cost(reduction);
+    world_->queue.Push(world_->now + reduction.took + Slowness(reduction), EventKind::kReduced,
+                       worker, serial);
   }
+}
+
+// The ring's, and what its members' cards have to do first.
+DurationNs DataPlane::Cost(const Reduction& reduction) {
+  const std::vector<std::uint32_t>& members = reduction.members;
+  const ReducePart& reduce = world_->workload.reduce;
+  const double bytes = RingRows(members.size(), reduction.Contributors()) * reduce.bytes;
+  const Instant alone = world_->now + FromUs(bytes / reduce.bandwidth_mb_per_s);
+  DurationNs waits = 0;
+  for (std::size_t i = 0; i < members.size() && bytes > 0; ++i) {
+    const std::int64_t from = world_->HostOf(members[i]);
+    const std::int64_t to = world_->HostOf(members[(i + 1) % members.size()]);
+    if (from == to) continue;
+    waits = std::max(waits, world_->cards.Carry(world_->now, from, to, bytes) - alone);
+  }
+  return RingCost(world_->workload, members, reduction.Contributors()) + waits;
 }
 
 void DataPlane::FailSoon(std::uint32_t worker, std::uint64_t serial) {
@@ -278,9 +297,8 @@ std::vector<DataPlane::Result> DataPlane::OnReduced(std::uint64_t serial) {
   if (world_->links.on()) {
     const Instant clear = Clear(it->second);
     if (clear > world_->now) {
-      world_->queue.Push(
-          clear + RingCost(world_->workload, it->second.members, it->second.Contributors()),
-          EventKind::kReduced, it->second.members[0], serial);
+      world_->queue.Push(clear + it->second.took, EventKind::kReduced, it->second.members[0],
+                         serial);
       return {};
     }
   }
@@ -290,7 +308,6 @@ std::vector<DataPlane::Result> DataPlane::OnReduced(std::uint64_t serial) {
   CheckBefore(reduction);
   const Sum sum = SumUp(reduction);
   const double mass = Mass(reduction);
-  const DurationNs took = RingCost(world_->workload, reduction.members, reduction.Contributors());
   bool all = true;
   std::vector<Result> results;
   for (std::size_t i = 0; i < reduction.members.size(); ++i) {
@@ -300,7 +317,7 @@ std::vector<DataPlane::Result> DataPlane::OnReduced(std::uint64_t serial) {
     const std::uint64_t sent = SentBy(reduction, i);
     Result& result = results.emplace_back();
     result = {.worker = worker, .group = reduction.group.id, .bytes = sent};
-    result.took = took;
+    result.took = reduction.took;
     result.ok = alone || !world_->Fault(world_->workload.faults.reduce_fails);
     if (result.ok) result.included = Commit(reduction, sum, i);
     if (result.ok && reduction.group.digest) result.digest = world_->replicas[worker].Digest();
@@ -597,15 +614,17 @@ std::vector<GroupMember> DataPlane::OnProbe(std::uint32_t worker, std::uint64_t 
 
 // ---- copies ----
 
-DurationNs DataPlane::CopyCost(std::uint32_t worker, Incarnation source) const {
+DurationNs DataPlane::CopyCost(std::uint32_t worker, Incarnation source) {
   const ReducePart& reduce = world_->workload.reduce;
-  const bool local = world_->HostOf(worker) == world_->HostOf(WorkerOf(source));
-  const double us =
-      local ? reduce.local_latency_us + Seconds(reduce.bytes, reduce.local_bandwidth_mb_per_s) * 1e6
-            : reduce.latency_us + Seconds(reduce.bytes, reduce.bandwidth_mb_per_s) * 1e6;
+  const std::int64_t to = world_->HostOf(worker), from = world_->HostOf(WorkerOf(source));
   const DurationNs slow = world_->links.Slowness(world_->now, worker, WorkerOf(source));
   if (slow > 0) world_->Disturbed(world_->now + slow);
-  return FromUs(us) + slow;
+  if (from == to) {
+    return FromUs(reduce.local_latency_us + reduce.bytes / reduce.local_bandwidth_mb_per_s) + slow;
+  }
+  const DurationNs alone = FromUs(reduce.bytes / reduce.bandwidth_mb_per_s);
+  const Instant through = world_->cards.Carry(world_->now, from, to, reduce.bytes);
+  return FromUs(reduce.latency_us) + std::max(alone, through - world_->now) + slow;
 }
 
 // While the source is there and does not answer, its copier waits for a lease.

@@ -120,6 +120,8 @@ class DataPlane {
   std::uint64_t bytes() const { return bytes_; }
   const GradientBook& book() const { return book_; }
 
+  // What the busiest link of a ring carries, in rows.
+  static double RingRows(std::size_t members, std::size_t contributors);
   // The time of a ring among these workers, in ring order, to which some contribute.
   static DurationNs RingCost(const Workload& workload, const std::vector<std::uint32_t>& members,
                              std::size_t contributors);
@@ -139,6 +141,7 @@ class DataPlane {
     std::vector<std::uint32_t> gave_up;  // those of them without a result
     std::size_t Contributors() const;
     Reduced what;
+    DurationNs took = 0;  // once all have arrived
     bool Overlaps() const { return what == Reduced{Payload::kParameters, Landing::kInbox}; }
     bool Unreported() const { return group.kind == GroupKind::kTrain && FollowsSchedule(plan); }
   };
@@ -205,7 +208,8 @@ class DataPlane {
   void CopyReplica(std::uint32_t worker, const Copy& copy);
   // How long a copy takes; and, once that is over, what becomes of it. Where it waits, the event
   // comes again.
-  DurationNs CopyCost(std::uint32_t worker, Incarnation source) const;
+  DurationNs CopyCost(std::uint32_t worker, Incarnation source);
+  DurationNs Cost(const Reduction& reduction);
   Copied Look(std::uint32_t worker, Incarnation source, Instant since, const SimEvent& again);
   bool CopiesState() const;
 

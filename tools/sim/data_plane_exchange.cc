@@ -322,6 +322,10 @@ void Exchange::Serve(std::uint32_t worker, RunId run, const prd::Serve& serve) {
   const double speed = local ? reduce.local_bandwidth_mb_per_s : reduce.bandwidth_mb_per_s;
   Instant& busy = busy_[{worker, WorkerOf(incoming.from)}];
   busy = std::max(busy, world_->now) + FromUs(bytes / speed);  // a MB/s is a byte per us
+  if (!local) {
+    busy = std::max(busy, world_->cards.Carry(world_->now, world_->HostOf(worker),
+                                              world_->HostOf(WorkerOf(incoming.from)), bytes));
+  }
   const DurationNs slow = world_->links.Slowness(world_->now, worker, WorkerOf(incoming.from));
   if (slow > 0) world_->Disturbed(busy + slow);
   bytes_ += static_cast<std::uint64_t>(bytes);

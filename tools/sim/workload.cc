@@ -67,6 +67,7 @@ void Describe(Fields& f, ReducePart* part) {
   Us(f, "overhead_us", &part->overhead_us);
   Us(f, "latency_us", &part->latency_us);
   f.Real("bandwidth_mb_per_s", &part->bandwidth_mb_per_s, {0.001, 1e9});
+  f.Real("host_bandwidth_mb_per_s", &part->host_bandwidth_mb_per_s, {0, 1e9});
   Us(f, "local_latency_us", &part->local_latency_us);
   f.Real("local_bandwidth_mb_per_s", &part->local_bandwidth_mb_per_s, {0.001, 1e9});
 }

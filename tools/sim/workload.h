@@ -88,14 +88,15 @@ struct NetworkPart {
 //   overhead + ((Q - 1) + (n - 1)) latency + ((Q - 1) / Q + S) bytes / bandwidth
 // by the slowest link between neighbours: Q - 1 stages sum a Q-th each, and n - 1 pass the sum on,
 // of which the busiest link carries S = (n - 1) / n where all contribute, and else all. With Q = 0
-// nothing moves. What is fetched, a model or a result, costs latency + bytes / bandwidth. Links do
-// not slow each other down.
+// nothing moves. What is fetched, a model or a result, costs latency + bytes / bandwidth. Between
+// hosts, all that a host sends shares its network card, and so does all that it receives (cards.h).
 struct ReducePart {
   double bytes = 1e6;
   double overhead_us = 0;
-  double latency_us = 50;            // between hosts
-  double bandwidth_mb_per_s = 1000;  // 1 MB = 1e6 bytes
-  double local_latency_us = 20;      // within a host
+  double latency_us = 50;              // between hosts
+  double bandwidth_mb_per_s = 1000;    // 1 MB = 1e6 bytes
+  double host_bandwidth_mb_per_s = 0;  // of a card, each way; 0: bandwidth_mb_per_s
+  double local_latency_us = 20;        // within a host
   double local_bandwidth_mb_per_s = 4000;
 };
 

@@ -15,6 +15,7 @@
 #include "common/base/ids.h"
 #include "common/base/messages.h"
 #include "common/base/prng.h"
+#include "tools/sim/cards.h"
 #include "tools/sim/event_queue.h"
 #include "tools/sim/links.h"
 #include "tools/sim/workload.h"
@@ -105,6 +106,7 @@ struct World {
         dice(Prng(seed ^ kOwnSequence).Next()),
         frozen_until(static_cast<std::size_t>(what.cluster.workers)),
         links(what.faults),
+        cards(what),
         connections(static_cast<std::size_t>(what.cluster.workers)),
         last_up_(static_cast<std::size_t>(what.cluster.workers)),
         last_down_(static_cast<std::size_t>(what.cluster.workers)) {}
@@ -204,6 +206,7 @@ struct World {
   Prng dice;
   std::vector<Instant> frozen_until;  // by worker: its process stands still before
   Links links;
+  Cards cards;
   std::map<std::uint64_t, RunId> runs;  // all that ever were, by identity
   Plan first_plan;                      // of the workload's engine
   std::map<RunId, Plan> plans;          // of the runs that have another one
