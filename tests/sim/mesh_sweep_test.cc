@@ -3,6 +3,9 @@
 // The mesh is the copy with bugs that mesh_run_test.cc tells of.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
+
 #include "engines/registry.h"
 #include "tests/sim/planted.h"
 #include "tests/sim/sim_testing.h"
@@ -41,6 +44,53 @@ TEST(MeshSweepTest, ARunFollowsFromItsSeed) {
       Sweep(FaultWorkloads(), {.first_seed = 1, .seeds = 60, .plane = MakeMeshPlane});
   EXPECT_TRUE(sweep.failures.empty());
 }
+
+// One of four workers is killed before one of the things that its mesh does, from its start on: in
+// each window of each group, and while it copies what it missed. It comes back.
+RunResult KilledAt(std::uint64_t turn, const std::string& engine, std::uint64_t seed = 1) {
+  Workload workload = FromText(
+      "[job]\nname = \"sim\"\nengine = \"all-reduce\"\nlease_ms = 400\nheartbeat_ms = 100\n"
+      "[cluster]\nworkers = 4\nworkers_per_host = 1\nsteps = 5\nseconds = 60.0\n[compute]\n"
+      "mean_ms = 3.0\n[faults]\nuntil_ms = 1000.0\nreturn_ms = 20.0\n");
+  workload.job.engine = ParseEngine(engine).value();
+  return Simulate(workload, {.seed = seed, .plane = MakeKillingMeshPlane(1, turn)});
+}
+
+const char* const kKilledUnder[] = {"all-reduce",
+                                    "backup",
+                                    "eager",
+                                    "esync",
+                                    "ad-psgd",
+                                    "hop",
+                                    "ssp",
+                                    "prague",
+                                    "p-reduce:group_size=2",
+                                    "p-reduce:group_size=3,overlap=true"};
+
+class DeathAtAnyTurnTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(DeathAtAnyTurnTest, NoLawIsBroken) {
+  constexpr std::uint64_t kTurns = 200;
+  const std::uint64_t whole = KilledAt(0, GetParam()).hash;
+  std::uint64_t turn = 1;
+  for (bool through = false; turn <= kTurns && !through; ++turn) {
+    const RunResult run = KilledAt(turn, GetParam());
+    ASSERT_EQ(run.invariant, "") << "killed at turn " << turn << ": " << run.violation;
+    ASSERT_TRUE(run.all_finished) << "killed at turn " << turn;
+    through = run.hash == whole;  // it has trained to the end by then
+  }
+  EXPECT_GT(turn, 60u);
+}
+
+std::string NameOfEngine(const testing::TestParamInfo<const char*>& info) {
+  std::string name = info.param;
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return c < '0' || c > 'z' || (c > '9' && c < 'A'); },
+      '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Mesh, DeathAtAnyTurnTest, testing::ValuesIn(kKilledUnder), NameOfEngine);
 
 class PlantedBugInARunTest : public testing::TestWithParam<const char*> {};
 

@@ -55,6 +55,7 @@ struct Node final : public MeshEvents, public StepReplica {
   SimNetwork::Process process = 0;
   bool woken = false;
   std::uint64_t asked_at = 0;                // the newest deadline asked for
+  std::uint64_t turns = 0;                   // of its meshes
   std::vector<std::function<void()>> heard;  // from the mesh, to be told to the core
   std::optional<Group> group;                // that is reduced,
   Reduced what;
@@ -85,10 +86,12 @@ struct Node final : public MeshEvents, public StepReplica {
 class MeshPlane final : public Plane {
  public:
   MeshPlane(World* world, std::vector<SimWorker>* workers,
-            std::function<void(const std::string&)> trace)
+            std::function<void(const std::string&)> trace,
+            std::pair<std::uint32_t, std::uint64_t> kill = {0, 0})
       : world_(world),
         workers_(workers),
         trace_(std::move(trace)),
+        kill_(kill),
         prng_(Prng(world->seed ^ kOwnSequence).Next()),
         network_(prng_.Next(), DrawNetwork(world->workload, &prng_)),
         chunk_bytes_(std::size_t{8} << prng_.Below(5)),
@@ -167,6 +170,7 @@ class MeshPlane final : public Plane {
   World* world_;
   std::vector<SimWorker>* workers_;
   const std::function<void(const std::string&)> trace_;
+  const std::pair<std::uint32_t, std::uint64_t> kill_;  // the worker, at this turn of its mesh
   Prng prng_;
   SimNetwork network_;
   const std::size_t chunk_bytes_;
@@ -204,6 +208,11 @@ void MeshPlane::Serve(Node* node) {
     return After(world_->frozen_until[node->worker] - world_->now, [this, node, life] {
       if (node->life == life) Wake(node);
     });
+  }
+  SimWorker& worker = (*workers_)[node->worker];
+  if (std::pair(node->worker, ++node->turns) == kill_ &&
+      worker.phase() != SimWorker::Phase::kDone) {
+    return worker.Kill();
   }
   if (node->group && node->what.landing == Landing::kInbox) node->before = Held(*node);
   groups_.GoesOn(node->worker, *node->store);
@@ -614,6 +623,13 @@ void MeshPlane::Say(const Node& node, const std::string& what) const {
 std::unique_ptr<Plane> MakeMeshPlane(World* world, std::vector<SimWorker>* workers,
                                      std::function<void(const std::string&)> trace) {
   return std::make_unique<MeshPlane>(world, workers, std::move(trace));
+}
+
+MakePlane MakeKillingMeshPlane(std::uint32_t worker, std::uint64_t turn) {
+  return [=](World* world, std::vector<SimWorker>* workers,
+             std::function<void(const std::string&)> trace) -> std::unique_ptr<Plane> {
+    return std::make_unique<MeshPlane>(world, workers, std::move(trace), std::pair(worker, turn));
+  };
 }
 
 }  // namespace prd::sim

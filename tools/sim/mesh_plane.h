@@ -25,6 +25,10 @@ namespace prd::sim {
 std::unique_ptr<Plane> MakeMeshPlane(World* world, std::vector<SimWorker>* workers,
                                      std::function<void(const std::string&)> trace);
 
+// The same, where the worker is killed when its mesh is to do something for the turn-th time,
+// unless it has trained to the end by then.
+MakePlane MakeKillingMeshPlane(std::uint32_t worker, std::uint64_t turn);
+
 }  // namespace prd::sim
 
 #endif  // PRD_TOOLS_SIM_MESH_PLANE_H_
