@@ -128,6 +128,8 @@ TEST(Cards, AllThatAHostSendsOrReceivesSharesItsCard) {
   EXPECT_EQ(cards.Carry({600}, 0, 2, 1e3), Instant{2100}) << "after what it sends to 1";
   EXPECT_EQ(cards.Carry({600}, 3, 1, 1e3), Instant{2100}) << "after what 1 gets of 0";
   EXPECT_EQ(cards.Carry({9000}, 0, 1, 1e3), Instant{10000});
+  for (int i = 0; i < 200; ++i)
+    EXPECT_EQ(cards.Carry({9000}, 0, 1, 9e18), Instant{9000} + kForever);
 }
 
 TEST(DataPlane, ARingCostsWhatItsFormulaSays) {

@@ -25,11 +25,11 @@ class Cards {
 
   // When bytes from one host to another that are sent now have gone through both cards.
   Instant Carry(Instant now, std::int64_t from, std::int64_t to, double bytes) {
-    const auto takes = static_cast<DurationNs>(bytes * us_per_byte_ * kMicrosecond);
+    const DurationNs takes = FromUs(bytes * us_per_byte_);
     Instant& out = out_[static_cast<std::size_t>(from)];
     Instant& in = in_[static_cast<std::size_t>(to)];
-    out = std::max(out, now) + takes;
-    in = std::max(in, now) + takes;
+    out = std::min(std::max(out, now) + takes, now + kForever);
+    in = std::min(std::max(in, now) + takes, now + kForever);
     return std::max(out, in);
   }
 

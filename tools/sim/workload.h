@@ -223,7 +223,12 @@ std::string WorkloadReference();
 
 // 3 * kMillisecond for 3.
 inline DurationNs FromMs(double ms) { return static_cast<DurationNs>(ms * kMillisecond); }
-inline DurationNs FromUs(double us) { return static_cast<DurationNs>(us * kMicrosecond); }
+// No run takes longer.
+inline constexpr DurationNs kForever = 1'000'000'000 * kSecond;
+// At most kForever.
+inline DurationNs FromUs(double us) {
+  return us < 1e-3 * kForever ? static_cast<DurationNs>(us * kMicrosecond) : kForever;
+}
 
 }  // namespace prd::sim
 
