@@ -52,7 +52,7 @@ if(PRD_SANITIZE)
 endif()
 
 # prd_add_library(NAME SOURCES ... DEPENDS ...): a static library of the tree.
-# The presets compile the sources of a target as a few large ones (CMAKE_UNITY_BUILD), in a third of the time; the
+# The presets compile the sources of a target as one (CMAKE_UNITY_BUILD), in a third of the time; the
 # preset debug, for those who change one file, compiles each alone.
 function(prd_add_library name)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS" ${ARGN})

@@ -13,7 +13,7 @@ namespace {
 
 using testing::HasSubstr;
 
-class Ports : public History, public Messenger {
+class FakePorts : public History, public Messenger {
  public:
   Status Append(std::span<const Record> batch) override {
     ++appends;
@@ -91,7 +91,7 @@ class ControllerTest : public testing::Test {
   }
 
   std::uint64_t drawn_ = 0;
-  Ports ports_;
+  FakePorts ports_;
   std::unique_ptr<Controller> controller_ = Make();
 };
 

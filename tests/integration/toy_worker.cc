@@ -58,6 +58,7 @@ int main(int argc, char** argv) {
   int pause_at = -1;
   int pause_every = 0;
   double pause_ms = 0;
+  float offset = -1;
   std::string device, stop_file, hang_file, velocity = "none";
   app.add_option("--steps", steps, "Local steps before Finish");
   app.add_option("--stop-file", stop_file, "Fewer steps: until this file exists");
@@ -73,6 +74,7 @@ int main(int argc, char** argv) {
   app.add_option("--pause-every", pause_every, "And again after so many more");
   app.add_option("--pause-ms", pause_ms, "For so long");
   app.add_flag("--fork", forks, "Has a child process, which lives on for a while");
+  app.add_option("--offset", offset, "The model starts there, and the target is rank + this");
   app.add_flag("--past-goal", stay, "Goes on when the job's goal is reached");
   CLI11_PARSE(app, argc, argv);
 
@@ -85,7 +87,7 @@ int main(int argc, char** argv) {
     return 0;
   };
 
-  const float own = static_cast<float>(getpid() % 1000);
+  const float own = offset >= 0 ? offset : static_cast<float>(getpid() % 1000);
   std::string error;
   const std::unique_ptr<ToyModel> model = device.empty()
                                               ? MakeHostModel(size, own,
@@ -118,7 +120,7 @@ int main(int argc, char** argv) {
     std::printf("{\"child\":%d}\n", child);
   }
 
-  const float target = static_cast<float>(session->rank());
+  const float target = static_cast<float>(session->rank()) + std::max(offset, 0.0f);
   const auto stopped = [&] { return !stop_file.empty() && access(stop_file.c_str(), F_OK) == 0; };
   bool done = false;
   for (int step = 0; step < steps && !stopped() && (stay || !done); ++step) {
@@ -140,16 +142,20 @@ int main(int argc, char** argv) {
     if (!result.ok()) return fail("step", result.status());
     done = result->done;
     const prd::Progress progress = session->progress();
+    const std::vector<float> model_now = model->Parameters();
+    const auto [least, most] = std::minmax_element(model_now.begin(), model_now.end());
     std::printf(
         "{\"step\":%d,\"iteration\":%lld,\"group\":%llu,\"members\":%s,\"attempts\":%d,"
         "\"adopted\":%s,\"steps\":%lld,\"job_steps\":%lld,\"workers\":%d,\"done\":%s,"
-        "\"model\":\"%s\",\"engine\":\"%s\",\"applied\":%d,\"waited_ms\":%.1f}\n",
+        "\"model\":\"%s\",\"engine\":\"%s\",\"applied\":%d,\"waited_ms\":%.1f,"
+        "\"least\":%.9g,\"most\":%.9g}\n",
         step, static_cast<long long>(result->iteration),
         static_cast<unsigned long long>(result->group), List(result->members).c_str(),
         result->attempts, result->adopted ? "true" : "false", static_cast<long long>(result->steps),
         static_cast<long long>(progress.steps), progress.workers, done ? "true" : "false",
-        velocity == "none" ? "" : Hash(model->Parameters()).c_str(), session->engine().c_str(),
-        applied, std::chrono::duration<double, std::milli>(result->waited).count());
+        velocity == "none" ? "" : Hash(model_now).c_str(), session->engine().c_str(), applied,
+        std::chrono::duration<double, std::milli>(result->waited).count(),
+        static_cast<double>(*least), static_cast<double>(*most));
     std::fflush(stdout);
   }
   const prd::Status finished = leave ? session->Leave("asked to") : session->Finish();

@@ -18,7 +18,7 @@ namespace {
 
 using Align = Table::Align;
 
-constexpr std::size_t kJobsShown = 200;  // runs of `prdctl jobs`
+constexpr std::size_t kJobsListed = 200;  // runs of `prdctl jobs`
 
 std::string Age(const std::optional<DurationNs>& ns) {
   return ns ? words::Duration(*ns) : std::string();
@@ -37,7 +37,7 @@ std::string Hex(std::uint64_t value) {
 }
 
 // A number of what a run has trained, if it is known and not 0.
-std::string Told(const std::optional<RunProgress>& of, std::int64_t Trained::*number) {
+std::string InAll(const std::optional<RunProgress>& of, std::int64_t Trained::*number) {
   return of && of->job.trained.*number > 0 ? std::to_string(of->job.trained.*number) : "";
 }
 
@@ -223,7 +223,7 @@ Status PrintInTurn(HistorySource& source, const RunInfo& run, const Console& con
 Status ShowJobs(HistorySource& source, bool options, bool all_runs, const Console& console) {
   const bool every = all_runs || console.json;
   Result<HistorySource::RecentRuns> recent =
-      source.Recent(every ? std::numeric_limits<std::size_t>::max() : kJobsShown);
+      source.Recent(every ? std::numeric_limits<std::size_t>::max() : kJobsListed);
   if (!recent.ok()) return recent.status();
   const std::vector<RunInfo>* runs = &recent->runs;
   std::vector<std::string> texts;
@@ -267,8 +267,8 @@ Status ShowJobs(HistorySource& source, bool options, bool all_runs, const Consol
                                       run.job,
                                       run.engine,
                                       StateOfRun(run) + Besides(progress[i]),
-                                      Told(progress[i], &Trained::steps),
-                                      Told(progress[i], &Trained::samples),
+                                      InAll(progress[i], &Trained::steps),
+                                      InAll(progress[i], &Trained::samples),
                                       std::to_string(run.records),
                                       WallTime(run.started_wall_ns)};
     if (options) cells.push_back(texts[i]);

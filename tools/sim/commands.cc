@@ -93,7 +93,7 @@ Status Draw(const CommandOptions& options, const Workload& workload, const RunRe
 
 }  // namespace
 
-int Run(const CommandOptions& options) {
+int RunOnce(const CommandOptions& options) {
   const Result<Workload> workload = Load(options);
   if (!workload.ok()) return Fail(workload.status());
   const auto begin = std::chrono::steady_clock::now();

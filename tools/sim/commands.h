@@ -34,7 +34,7 @@ struct CommandOptions {
   std::int64_t updates = 2000;  // papers
 };
 
-int Run(const CommandOptions& options);
+int RunOnce(const CommandOptions& options);
 int RunSweep(const CommandOptions& options);
 int RunCompare(const CommandOptions& options);
 int RunReplay(const CommandOptions& options);

@@ -71,7 +71,7 @@ int main(int argc, char** argv) {
   run->add_option("--loss", options.loss, "Draw the loss over time into this SVG file");
   run->add_flag("--trace", options.trace, "Print every event and record");
   AddMesh(run, &options);
-  run->callback([&] { code = prd::sim::Run(options); });
+  run->callback([&] { code = prd::sim::RunOnce(options); });
 
   CLI::App* sweep = app.add_subcommand(
       "sweep",

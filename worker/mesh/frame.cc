@@ -28,7 +28,7 @@ struct Reader {
 };
 
 template <typename Cursor, typename Header, typename Word32>
-void Fields(Cursor cursor, Word32& magic, Word32& kind, Header& h) {
+void VisitFields(Cursor cursor, Word32& magic, Word32& kind, Header& h) {
   cursor(magic);
   cursor(kind);
   cursor(h.run);
@@ -180,7 +180,7 @@ std::array<std::byte, kFrameHeaderBytes> EncodeHeader(const FrameHeader& header)
   std::array<std::byte, kFrameHeaderBytes> bytes;
   const std::uint32_t magic = kMagic;
   const auto kind = static_cast<std::uint32_t>(header.kind);
-  Fields(Writer{bytes.data()}, magic, kind, header);
+  VisitFields(Writer{bytes.data()}, magic, kind, header);
   return bytes;
 }
 
@@ -190,7 +190,7 @@ std::optional<FrameHeader> DecodeHeader(std::span<const std::byte> bytes,
   FrameHeader header;
   std::uint32_t magic = 0;
   std::uint32_t kind = 0;
-  Fields(Reader{bytes.data()}, magic, kind, header);
+  VisitFields(Reader{bytes.data()}, magic, kind, header);
   if (magic != kMagic || kind < 1 || kind > static_cast<std::uint32_t>(FrameKind::kAck) ||
       header.length != payload_bytes) {
     return std::nullopt;

@@ -11,7 +11,7 @@
 #include "worker/examples/cnn_kernels.h"
 #include "worker/examples/snapshot.h"
 
-namespace example {
+namespace example::cnn_standin_test {
 namespace {
 
 const std::string kProgram = PRD_BIN_DIR "/prd-train-standin";
@@ -105,4 +105,4 @@ TEST(CnnStandInTest, TrainsWithGroupsOfTheStandInAndTheProcessor) {
 }
 
 }  // namespace
-}  // namespace example
+}  // namespace example::cnn_standin_test

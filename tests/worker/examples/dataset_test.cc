@@ -9,7 +9,7 @@
 
 #include "tests/worker/examples/temp_dir.h"
 
-namespace example {
+namespace example::dataset_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -170,4 +170,4 @@ TEST(JobOrderTest, EachStepsBatchIsTheSameHoweverItIsDivided) {
 }
 
 }  // namespace
-}  // namespace example
+}  // namespace example::dataset_test

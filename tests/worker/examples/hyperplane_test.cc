@@ -7,7 +7,7 @@
 
 #include "tests/worker/examples/model_check.h"
 
-namespace example {
+namespace example::hyperplane_test {
 namespace {
 
 constexpr std::size_t kDimensions = 64;
@@ -105,4 +105,4 @@ TEST(HyperplaneTest, ConvergesToTheNoise) {
 }
 
 }  // namespace
-}  // namespace example
+}  // namespace example::hyperplane_test

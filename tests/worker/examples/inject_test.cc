@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace example {
+namespace example::inject_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -143,4 +143,4 @@ TEST(InjectTest, RefusesWhatCannotBe) {
 }
 
 }  // namespace
-}  // namespace example
+}  // namespace example::inject_test

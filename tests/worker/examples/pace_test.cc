@@ -4,7 +4,7 @@
 
 #include "worker/examples/snapshot.h"
 
-namespace example {
+namespace example::pace_test {
 namespace {
 
 constexpr std::int64_t kMs = 1'000'000;
@@ -57,4 +57,4 @@ TEST(PaceTest, WhatIsOverIsNotInterrupted) {
 }
 
 }  // namespace
-}  // namespace example
+}  // namespace example::pace_test

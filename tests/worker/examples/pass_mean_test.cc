@@ -7,7 +7,7 @@
 
 #include "worker/examples/hyperplane.h"
 
-namespace example {
+namespace example::pass_mean_test {
 namespace {
 
 constexpr std::size_t kDimensions = 32;
@@ -54,4 +54,4 @@ TEST(PassMeanTest, OnePassStaysAsItIs) {
 }
 
 }  // namespace
-}  // namespace example
+}  // namespace example::pass_mean_test

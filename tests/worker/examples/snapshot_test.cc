@@ -9,7 +9,7 @@
 #include "tests/worker/examples/temp_dir.h"
 #include "worker/examples/snapshot_average.h"
 
-namespace example {
+namespace example::snapshot_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -150,4 +150,4 @@ TEST_F(SnapshotTest, NobodyLiveGivesNoModel) {
 }
 
 }  // namespace
-}  // namespace example
+}  // namespace example::snapshot_test

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace example {
+namespace example::train_args_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -112,4 +112,4 @@ TEST(TrainArgsTest, HelpIsNoError) {
 }
 
 }  // namespace
-}  // namespace example
+}  // namespace example::train_args_test

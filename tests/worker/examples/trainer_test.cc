@@ -11,7 +11,7 @@
 #include "tests/worker/examples/run_workers.h"
 #include "worker/examples/inject.h"
 
-namespace example {
+namespace example::trainer_test {
 namespace {
 
 // Runs one prd-train-hyperplane for each rank.
@@ -164,4 +164,4 @@ TEST(TrainerTest, SaysWhatIsWrong) {
 }
 
 }  // namespace
-}  // namespace example
+}  // namespace example::trainer_test

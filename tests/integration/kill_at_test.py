@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""A worker is killed (SIGKILL) before its n-th message, for many n, under every engine. Usage: kill_at_test.py BIN_DIR [TEST ...]
+
+PRD_KILLS=N in the environment: so many deaths for each case, one message later each; otherwise a few, spread over what a worker
+sends until it has taken part in some groups.
+"""
+import os
+import signal
+import sys
+import unittest
+
+import cluster
+import cluster_test
+
+BIN = cluster_test.BIN
+KILLS = int(os.environ.get("PRD_KILLS", "0"))
+FEW = (2, 3, 5, 8, 12, 17, 23, 31, 40, 52, 67, 90)
+FLOATS = 600_000  # a reduction of four workers takes 16 messages or so of each
+OFFSET, TARGETS = 1000, 3  # the model starts at OFFSET, and worker r pulls it towards OFFSET + r
+VICTIM = 3
+
+CASES = (("all-reduce", ""), ("backup", "backups = 1\n"), ("eager", 'quorum = "majority"\n'), ("esync", ""),
+         ("p-reduce", ""), ("p-reduce", "overlap = true\n"), ("prague", 'generator = "random"\n'), ("ad-psgd", ""),
+         ("hop", "backups = 1\n"), ("ssp", "staleness = 2\n"))
+EQUAL = ("all-reduce", "backup")  # after each step, too
+
+
+class Training(cluster_test.Training):
+    def dies(self, case):
+        """Its end, in words, for each message before which the victim is killed."""
+        engine, options = case
+        config = f'[[job]]\nname = "toy"\nengine = "{engine}"\nworkers = 4\n[job.{engine}]\n{options}'
+        state = engine in EQUAL
+        with cluster.Cluster(BIN, config) as c:
+            stop = c.dir / "stop"
+            usual = {"steps": 1_000_000, "step_ms": 5, "size": FLOATS, "velocity": "state" if state else "none",
+                     "args": ["--stop-file", stop, "--offset", str(OFFSET)]}
+            others = [c.worker(rank, **usual) for rank in range(4) if rank != VICTIM]
+            lives = []
+            for at in range(1, KILLS + 1) if KILLS else FEW:
+                env = {"LD_PRELOAD": f"{BIN}/libkill_at.so", "PRD_TEST_KILL_AT": str(at)}
+                lives.append(c.worker(VICTIM, env=env, **usual))
+                self.assertEqual(lives[-1].process.wait(cluster.DEADLINE_S), -signal.SIGKILL, lives[-1].lines[-3:])
+            lives.append(c.worker(VICTIM, **usual))
+            lives[-1].wait_for(lambda line: line.get("step", -1) >= 3, "step 3 of who came back")
+            stop.touch()
+            self.finish_equal(others + lives[-1:])
+            self.replays(c)
+            self.assertTrue(any(life.steps() for life in lives[:-1]), "it has never trained before it was killed")
+            steps = [line for worker in others + lives for line in worker.steps()]
+        for line in steps:
+            # What is averaged stays between what is averaged: no part of a model counts twice, or is left out.
+            self.assertGreaterEqual(line["least"], OFFSET - TARGETS, line)
+            self.assertLessEqual(line["most"], OFFSET + 2 * TARGETS, line)
+        models = {}
+        for line in steps if state else ():
+            models.setdefault(line["iteration"], set()).add(line["model"])
+        self.assertEqual([at for at, of in models.items() if len(of) > 1], [], "workers of one iteration have several models")
+
+    def test_a_worker_dies_before_any_message(self):
+        self.side_by_side(self.dies, *CASES)
+
+
+if __name__ == "__main__":
+    unittest.main()
