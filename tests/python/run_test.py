@@ -111,6 +111,7 @@ class Run(unittest.TestCase):
 
         err = wrong("--engine", "nonsense")
         self.assertIn('prd.run: --engine nonsense: job.engine: found "nonsense" (a text), allowed is "all-reduce"', err)
+        self.assertNotIn("unknown key", err)
         err = wrong("--engine", "p-reduce", "--option", "group_size=2", "--option", "wieghts=samples", "--job-option", "goal_steps=-1")
         self.assertIn("--option wieghts=samples: job.p-reduce.wieghts: unknown key", err)
         self.assertEqual(err.count("--job-option goal_steps=-1: job.goal_steps: found -1"), 1, err)

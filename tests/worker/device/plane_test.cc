@@ -16,12 +16,11 @@
 
 #include "common/base/prng.h"
 #include "tests/standin/standin_gpu.h"
+#include "tests/worker/mesh_job.h"
 #include "tests/worker/numbers.h"
 
 namespace prd::testing {
 namespace {
-
-using Shapes = std::vector<std::pair<DType, std::size_t>>;
 
 const Shapes kMixed = {{DType::kF16, 5}, {DType::kF32, 33}, {DType::kBF16, 70}, {DType::kF64, 9},
                        {DType::kF32, 1}, {DType::kF16, 40}, {DType::kF64, 31},  {DType::kBF16, 3}};

@@ -124,7 +124,8 @@ def _config(args, daemon):
             lines += [("[[job]]", ""), (f"name = {json.dumps(name, ensure_ascii=False)}", f"--job {args.job}"),
                       (f"engine = {json.dumps(args.engine, ensure_ascii=False)}", engine), (f"workers = {args.workers}", f"--workers {args.workers}")]
             lines += [(line, f"--job-option {given}") for line, given in args.job_option]
-            lines.append((f"[job.{json.dumps(args.engine, ensure_ascii=False)}]", engine))
+            if args.option:
+                lines.append((f"[job.{json.dumps(args.engine, ensure_ascii=False)}]", engine))
             lines += [(line, f"--option {given}") for line, given in args.option]
         return lines
     lines, section = [], None
