@@ -19,7 +19,7 @@ std::string Name(const GroupQueue::Group& group) {
 
 // The members for which an announced group waits.
 std::string Prague::WhoIsMissing(Instant now, const GroupQueue::Group& group) const {
-  constexpr std::size_t kShownGroups = 8;
+  constexpr std::size_t kShownRanks = 8;
   std::vector<Rank> inside;
   std::string text;
   std::size_t missing = 0;
@@ -29,13 +29,13 @@ std::string Prague::WhoIsMissing(Instant now, const GroupQueue::Group& group) co
     // With overlap all take part at once; else once they wait.
     if (options_.overlap || At(rank).waiting) {
       inside.push_back(rank);
-    } else if (++missing <= kShownGroups) {
+    } else if (++missing <= kShownRanks) {
       text += (text.empty() ? "rank " : ", rank ") + std::to_string(rank) + " computes since " +
               words::Duration(now - At(rank).since);
     }
   }
-  if (missing > kShownGroups)
-    text += " and " + std::to_string(missing - kShownGroups) + " more compute";
+  if (missing > kShownRanks)
+    text += " and " + std::to_string(missing - kShownRanks) + " more compute";
   if (missing > 0) return text;
   return "all have come; not through yet: " + words::Ranks(inside);
 }

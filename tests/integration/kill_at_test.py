@@ -15,7 +15,7 @@ import cluster_test
 BIN = cluster_test.BIN
 KILLS = int(os.environ.get("PRD_KILLS", "0"))
 FEW = (2, 3, 5, 8, 12, 17, 23, 31, 40, 52, 67, 90)
-FLOATS = 600_000  # a reduction of four workers takes 16 messages or so of each
+FLOATS = 600_000  # so many that reductions go around the ring, in chunks
 OFFSET, TARGETS = 1000, 3  # the model starts at OFFSET, and worker r pulls it towards OFFSET + r
 VICTIM = 3
 
@@ -27,7 +27,7 @@ EQUAL = ("all-reduce", "backup")  # after each step, too
 
 class Training(cluster_test.Training):
     def dies(self, case):
-        """Its end, in words, for each message before which the victim is killed."""
+        """The victim is killed before one message after another, and comes back each time; then all train to the end."""
         engine, options = case
         config = f'[[job]]\nname = "toy"\nengine = "{engine}"\nworkers = 4\n[job.{engine}]\n{options}'
         state = engine in EQUAL

@@ -37,7 +37,7 @@ std::string Hex(std::uint64_t value) {
 }
 
 // A number of what a run has trained, if it is known and not 0.
-std::string InAll(const std::optional<RunProgress>& of, std::int64_t Trained::*number) {
+std::string TrainedText(const std::optional<RunProgress>& of, std::int64_t Trained::*number) {
   return of && of->job.trained.*number > 0 ? std::to_string(of->job.trained.*number) : "";
 }
 
@@ -267,8 +267,8 @@ Status ShowJobs(HistorySource& source, bool options, bool all_runs, const Consol
                                       run.job,
                                       run.engine,
                                       StateOfRun(run) + Besides(progress[i]),
-                                      InAll(progress[i], &Trained::steps),
-                                      InAll(progress[i], &Trained::samples),
+                                      TrainedText(progress[i], &Trained::steps),
+                                      TrainedText(progress[i], &Trained::samples),
                                       std::to_string(run.records),
                                       WallTime(run.started_wall_ns)};
     if (options) cells.push_back(texts[i]);
