@@ -5,11 +5,6 @@
 #include <utility>
 
 namespace prd {
-namespace {
-
-Weight Share(double share) { return {share, static_cast<float>(share)}; }
-
-}  // namespace
 
 // The parameters' row has them before the state, type by type.
 template <typename Each>
@@ -40,7 +35,7 @@ void ReplicaMean::Add(const Buffer& replica) {
   const Memory::Place mean = Memory::InHost(mean_->data());
   HostMemory host;
   host.Combine(store_->parameters, mean,
-               {{mean, Share((n - 1) / n)}, {Memory::InHost(replica.data()), Share(1 / n)}});
+               {{mean, WeightOf((n - 1) / n)}, {Memory::InHost(replica.data()), WeightOf(1 / n)}});
 }
 
 std::shared_ptr<Buffer> ReplicaMean::Take(bool with_state) {

@@ -17,11 +17,11 @@ BUGS = {
         "  if (Planted(\"chunk-dropped\") && header.chunk == 1 && !Sums(stage)) return Status::Ok();\n"),
     "chunk-added-twice": (
         "reduction.cc",
-        "  if (!Sums(stage + 1)) Keep(offset, length, payload);",
+        "  if (!Sums(stage + 1)) Keep(offset, length, payload, next.done);",
         "  if (Planted(\"chunk-added-twice\") && Sums(stage) && header.chunk == 1) {\n"
         "    AddPart(offset, length, payload.data(), false);\n"
         "  }\n"
-        "  if (!Sums(stage + 1)) Keep(offset, length, payload);"),
+        "  if (!Sums(stage + 1)) Keep(offset, length, payload, next.done);"),
     "older-round": (
         "mesh.cc",
         "  const bool ours = over && active_ && header.group == active_->id();\n",
@@ -60,8 +60,13 @@ BUGS = {
         "        !Planted(\"done-cells-of-an-earlier-round\")) {\n"),
     "partial-sum-lands": (
         "reduction.cc",
-        "  if (!Sums(stage + 1)) Keep(offset, length, payload);",
-        "  if (!Sums(stage + 1) || Planted(\"partial-sum-lands\")) Keep(offset, length, payload);"),
+        "  if (!Sums(stage + 1)) Keep(offset, length, payload, next.done);",
+        "  if (!Sums(stage + 1) || Planted(\"partial-sum-lands\")) Keep(offset, length, payload, next.done);"),
+    "settled-cell-as-a-mean": (
+        "reduction.cc",
+        "    const bool settled = (done >> i & 1) != 0;\n",
+        "    const bool settled =\n"
+        "        (done >> i & 1) != 0 && !Planted(\"settled-cell-as-a-mean\");\n"),
     "early-frame-forgotten": (
         "early_frames.cc",
         "  frames_.push_back({header, std::move(payload)});\n",

@@ -157,6 +157,7 @@ TEST(MeshLocalStepsTest, FailureLeavesParametersAndStart) {
     EXPECT_EQ(ValuesOf(job[w].parameters), trained[w]);
     EXPECT_EQ(testing::Bytes(job[w].store().base), base);
     EXPECT_EQ(job[w].store().iteration, 0);
+    EXPECT_TRUE(job[w].store().outbox.empty());  // there is no row for the differences
   }
   job.Revive(2);
   const MeshNode::Fetched fetched = job.Fetch(2, 0);

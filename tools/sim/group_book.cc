@@ -34,6 +34,12 @@ std::vector<double> Plus(std::vector<double> sum, double factor, const std::vect
   return sum;
 }
 
+// What is to become of the base, of which the sum is that of the changes.
+void AddBase(const std::vector<double>& base, double rate, mesh::Due* due) {
+  due->sum = Plus(base, rate, due->sum);
+  for (std::size_t j = 0; j < base.size(); ++j) due->size[j] += std::abs(base[j]);
+}
+
 }  // namespace
 
 GroupBook::Formed* GroupBook::Find(RunId run, const StartReduce& start, const Plan& plan) {
@@ -74,13 +80,15 @@ void GroupBook::Begins(std::uint32_t worker, RunId run, const StartReduce& start
     const Layout& where = start.what.landing == Landing::kBase ? store.parameters : shape;
     member.before = Values(where, LandingOf(group, start.what, store));
   }
-  if (start.what.landing == Landing::kGradients) {
-    if (!side.offered || side.offered_for != group.iteration) side.offered = now;
-    side.offered_for = group.iteration;
+  const bool base = start.what.landing == Landing::kBase;
+  if (base || start.what.landing == Landing::kGradients) {
     member.holds = now;
-    member.gave = side.offered;
-  } else if (start.what.landing == Landing::kBase) {
-    member.gave = Plus(now, -1, member.before);
+    member.landed = mesh::Landed(store, group.iteration);
+    const bool fresh = base && !member.landed;  // it may have copied another's replica
+    if (fresh || !side.offered || side.offered_for != group.iteration) side.offered = now;
+    side.offered_for = group.iteration;
+    member.was = side.offered;
+    member.gave = base ? Plus(*side.offered, -1, member.before) : *side.offered;
   } else if (start.what.payload == Payload::kGradients) {
     member.gave = weighs ? Values(shape, CopyOf(store.outbox)) : Numbers(now.size());
   } else if (!InBackground(start.what)) {
@@ -166,7 +174,8 @@ std::vector<mesh::Part> GroupBook::PartsOf(const Formed& formed) {
   for (std::size_t i = 0; i < formed.members.size(); ++i) {
     const Member& member = formed.members[i];
     parts.push_back({formed.group.members[i].weight, member.gave ? &*member.gave : nullptr,
-                     member.holds ? &*member.holds : nullptr});
+                     member.was ? &*member.was : nullptr, member.holds ? &*member.holds : nullptr,
+                     member.landed});
   }
   return parts;
 }
@@ -199,9 +208,7 @@ void GroupBook::CheckLanded(std::uint32_t worker, Formed* formed, std::size_t po
   const Numbers values = Values(shape, after);
   mesh::Due due = DueOf(*formed, store);
   if (base) {
-    const Numbers& before = formed->members[position].before;
-    due.sum = Plus(before, OuterRate(formed->plan), due.sum);
-    for (std::size_t j = 0; j < before.size(); ++j) due.size[j] += std::abs(before[j]);
+    AddBase(formed->members[position].before, OuterRate(formed->plan), &due);
     if (after != Read(store.parameters)) {
       throw Violation("result", WorkerName(worker) + "'s parameters are not its base after " +
                                     GroupName(formed->group.id));
@@ -245,16 +252,19 @@ void GroupBook::CheckUntouched(std::uint32_t worker, const Formed& formed, std::
     throw Violation("untouched", WorkerName(worker) + "'s inbox is changed by " +
                                      GroupName(formed.group.id) + ", which failed");
   }
-  const Numbers values = Values(shape, LandingOf(formed.group, formed.what, store));
-  const Numbers& before = formed.members[position].before;
-  if (values == before) return;
-  const bool lands = formed.group.kind == GroupKind::kTrain && Known(formed) &&
-                     formed.what.landing != Landing::kBase;
+  const Member& member = formed.members[position];
+  const bool base = formed.what.landing == Landing::kBase;
+  const bool stays = !base || Values(shape, CopyOf(store.base)) == member.before;
+  const Numbers values = Values(shape, Read(shape));
+  const Numbers& before = base ? *member.holds : member.before;
+  if (stays && values == before) return;
+  const bool lands = formed.group.kind == GroupKind::kTrain && Known(formed) && stays;
   if (!lands) {
     throw Violation("untouched", WorkerName(worker) + " is changed by " +
                                      GroupName(formed.group.id) + ", which failed");
   }
   mesh::Due due = DueOf(formed, store);
+  if (base) AddBase(member.before, OuterRate(formed.plan), &due);
   CheckEarlier(worker, formed, values, before, &due.sum);
   for (std::size_t j = 0; j < values.size(); ++j) {
     if (values[j] == before[j]) due.sum[j] = values[j];

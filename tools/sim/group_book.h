@@ -4,8 +4,8 @@
 //   result       a member of a group that succeeded has, where results go, what the members gave,
 //                summed by weight; and so has a worker that copies the result of a round. Where
 //                results take the place of what was given, all members have the same bits
-//   one-average  of gradients that an earlier group has averaged for the same step, a member's
-//                average is not summed again
+//   one-average  of gradients, or changes, that an earlier group has averaged for the same step, a
+//                member's average is not summed again
 //   untouched    a group that failed for a member has changed nothing there; where results land in
 //                place, some elements may be the result's
 //   contributed  no group succeeds before all that contribute to it have begun it
@@ -57,8 +57,9 @@ class GroupBook {
  private:
   using Numbers = std::vector<double>;
   struct Member {
-    std::optional<Numbers> gave, holds;  // as mesh::Part
-    Numbers before;                      // where results land, but in the inbox
+    std::optional<Numbers> gave, was, holds;  // as mesh::Part
+    bool landed = false;
+    Numbers before;  // where results land, but in the inbox
   };
   struct Formed {
     Group group;
@@ -72,7 +73,8 @@ class GroupBook {
     Formed* formed = nullptr;                            // that it takes part in,
     std::size_t position = 0;                            // as this member
     std::optional<std::pair<RunId, StartFetch>> copies;  // of a result
-    // Gradients of the call, as they were before a group averaged them, and for which iteration.
+    // Gradients of the call, or parameters whose changes are averaged, as they were before a group
+    // did so, and for which iteration.
     std::optional<Numbers> offered;
     Iteration offered_for = 0;
     // The inbox before the mesh went on, and of which round it was; empty: there was none.

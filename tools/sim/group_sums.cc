@@ -32,10 +32,10 @@ std::optional<std::size_t> HoldToEarlier(std::span<const Part> parts, bool ring_
   std::vector<bool> fits(values.size());
   for (const Part& part : parts) {
     if ((part.weight == 0 && !ring_only) || part.holds == nullptr) continue;
-    if (*part.holds == *part.gave) continue;
+    if (!part.landed && *part.holds == *part.was) continue;
     for (std::size_t j = 0; j < values.size(); ++j) {
       const double has = part.holds->at(j);
-      const bool differs = has != part.gave->at(j);
+      const bool differs = has != part.was->at(j);
       // An average may be what was given, by chance. Members hold different ones where one of them
       // gave nothing to the group between.
       if (values[j] == has || (differs && !fits[j])) sum->at(j) = has;

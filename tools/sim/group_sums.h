@@ -14,10 +14,12 @@ namespace prd::sim::mesh {
 struct Part {
   double weight = 0;
   const std::vector<double>* gave = nullptr;
-  // Gradients as they stand when the group begins. Where it is tried again, what differs from
-  // `gave` is the average of a group before. Null: those are not known, or the member has not
-  // begun.
+  // Gradients, or parameters whose changes are averaged, as they stand when the group begins, and
+  // as they stood before a group for the same iteration: what differs is what that made of them.
+  // Null: those are not known, or the member has not begun.
+  const std::vector<double>* was = nullptr;
   const std::vector<double>* holds = nullptr;
+  bool landed = false;  // some of it may be a result also where nothing differs
 };
 
 // The weighted sum of what they gave, and of its sizes. Empty: of none. REQUIRES: `gave` of all
@@ -27,7 +29,7 @@ struct Due {
 };
 Due SumOf(std::span<const Part> parts);
 
-// Where a member brought what an earlier group's average had given it already, that is due, in
+// Where a member brought what an earlier group had given it already, that is due, in
 // `sum` and in `values`; in these there may be what stood there before, where that is given. Counts
 // such elements, and gives the first that is not so.
 std::optional<std::size_t> HoldToEarlier(std::span<const Part> parts, bool ring_only,

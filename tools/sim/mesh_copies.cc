@@ -89,6 +89,7 @@ void MeshRun::OnFetched(Worker* worker, const Status& status, Iteration iteratio
   CheckHonest(worker, status);
   if (!status.ok()) return;
   ++result_.copied;
+  ForgetChanges(worker);
   worker->started = true;
   worker->inbox.clear();
   if (!worker->versions.back().version.inbox.empty()) SetInbox(worker);

@@ -73,6 +73,7 @@ void MeshRun::TryAgain(GroupId id) {
     }
     Join(&formed, worker, DrawWeight(prng_.Below(2) == 0));
     formed.members.back().gave = each.gave;
+    formed.members.back().was = each.was;
   }
   if (!formed.members.empty()) Launch(std::move(formed));
 }
@@ -114,8 +115,11 @@ void MeshRun::Begin(GroupId id, std::size_t index) {
   const bool initial = formed.group.kind == GroupKind::kInitial;
   ReplicaStore& store = *worker->store;
   const Reduced what = initial ? Reduced() : ReducedInTraining(setting_.plan);
+  if (what.payload == Payload::kChange && worker->offered_to == kNoGroup) {
+    member.gave = member.was = {};
+  }
+  if (what.payload != Payload::kParameters) worker->offered_to = id;
   if (!initial && what.payload == Payload::kGradients) {
-    worker->offered_to = id;
     if (!member.gave) Refill(&worker->gradients);
     if (TrainsInRounds(setting_.plan) && member.weight != 0) store.Deposit();
   }
@@ -131,13 +135,13 @@ void MeshRun::Begin(GroupId id, std::size_t index) {
   if (what.payload == Payload::kParameters && what.landing != Landing::kInbox) {
     member.gave = Values(layout, Read(layout));
   } else if (what.payload == Payload::kChange) {
-    std::vector<double> change = Values(layout, Read(layout));
-    const std::vector<double> base = Values(layout, CopyOf(store.base));
-    for (std::size_t j = 0; j < change.size() && j < base.size(); ++j) change[j] -= base[j];
-    member.gave = std::move(change);
+    member.holds = Values(layout, Read(layout));
+    if (!member.was) member.was = member.holds;
+    if (!member.gave) member.gave = Values(layout, ChangeOf(store));
+    member.landed = Landed(store, formed.group.iteration);
   } else if (what.landing == Landing::kGradients) {
     member.holds = Values(layout, Read(layout));
-    if (!member.gave) member.gave = member.holds;
+    if (!member.gave) member.gave = member.was = member.holds;
   } else if (TrainsInRounds(setting_.plan)) {
     member.gave = member.weight != 0 ? Values(layout, CopyOf(store.outbox))
                                      : std::vector<double>(Values(layout, Read(layout)).size());
@@ -235,8 +239,7 @@ void MeshRun::OnReduced(Worker* worker, GroupId id, const Status& status,
   if (!status.ok()) {
     CheckUntouched(worker, formed, member, status.ToString());
     FetchResult(worker, &formed, member.weight != 0);
-    if (formed.group.kind == GroupKind::kTrain &&
-        ReducedInTraining(setting_.plan).landing == Landing::kGradients) {
+    if (formed.group.kind == GroupKind::kTrain && NotesWhatLands()) {
       After(DelayNs(1e6), [this, id] { TryAgain(id); });
     }
     return;
@@ -255,7 +258,8 @@ std::vector<Part> MeshRun::PartsOf(const Formed& formed) {
   std::vector<Part> parts;
   for (const Taking& member : formed.members) {
     parts.push_back({member.weight, member.gave ? &*member.gave : nullptr,
-                     member.holds ? &*member.holds : nullptr});
+                     member.was ? &*member.was : nullptr, member.holds ? &*member.holds : nullptr,
+                     member.landed});
   }
   return parts;
 }
@@ -270,16 +274,26 @@ void MeshRun::HoldToEarlier(const Formed& formed, const std::vector<double>& val
                                      " is not what a member had of it");
 }
 
+bool MeshRun::NotesWhatLands() const {
+  const Landing landing = ReducedInTraining(setting_.plan).landing;
+  return landing == Landing::kGradients || landing == Landing::kBase;
+}
+
 // A group that failed has changed nothing. Where averages land in place, it may have replaced some
-// elements by the group's result.
+// elements by what its result is to make of them.
 void MeshRun::CheckUntouched(Worker* worker, const Formed& formed, const Taking& member,
                              const std::string& why) {
   const bool initial = formed.group.kind == GroupKind::kInitial;
   if (AveragesInBackground(setting_.plan) && !initial) return;
-  const Bytes after = LandingOf(*worker, formed.group.kind);
-  if (after == member.before) return;
+  Bytes after = LandingOf(*worker, formed.group.kind);
   const Reduced what = ReducedInTraining(setting_.plan);
-  const bool lands = !initial && (what == Reduced() || what.landing == Landing::kGradients);
+  const bool changes = !initial && what.landing == Landing::kBase && after == member.before;
+  if (!changes && after == member.before) return;
+  const Layout& layout = ShapeOf(*worker, formed.group.kind);
+  if (changes) after = Read(layout);
+  if (changes && Values(layout, after) == *member.holds) return;
+  const bool lands =
+      !initial && (changes || what == Reduced() || what.landing == Landing::kGradients);
   const bool whole = std::all_of(formed.members.begin(), formed.members.end(),
                                  [](const Taking& each) { return each.weight == 0 || each.gave; });
   if (!lands || !whole) {
@@ -287,9 +301,9 @@ void MeshRun::CheckUntouched(Worker* worker, const Formed& formed, const Taking&
                                      std::to_string(formed.group.id) + ", which failed: " + why);
   }
   auto [sum, size] = SumOf(formed);
-  const Layout& layout = ShapeOf(*worker, formed.group.kind);
-  const std::vector<double> before = Values(layout, member.before);
+  const std::vector<double> before = changes ? *member.holds : Values(layout, member.before);
   const std::vector<double> values = Values(layout, after);
+  if (changes) AddBase(Values(layout, member.before), &sum, &size);
   sum.resize(values.size());
   size.resize(values.size());
   if (formed.result) sum = Values(layout, *formed.result);  // and then bit for bit
@@ -298,7 +312,8 @@ void MeshRun::CheckUntouched(Worker* worker, const Formed& formed, const Taking&
     if (values[j] == before[j]) sum[j] = values[j];
   }
   CheckNear("untouched", worker, layout, after, sum, size,
-            static_cast<double>(formed.members.size()) + 3, setting_.exact || formed.result);
+            static_cast<double>(formed.members.size()) + 3,
+            (setting_.exact && !changes) || formed.result);
   ++result_.landed_in_part;
   SetVersion(worker);
 }
@@ -345,11 +360,8 @@ void MeshRun::CheckResult(Worker* worker, Formed* formed, Taking* member) {
     }
     formed->result = after;
   } else if (landing == Landing::kBase) {
-    const std::vector<double> before = Values(layout, member->before);
-    for (std::size_t j = 0; j < sum.size(); ++j) {
-      size[j] = size[j] * 2 + 20 + std::abs(before[j]);
-      sum[j] = before[j] + OuterRate(setting_.plan) * sum[j];
-    }
+    AddBase(Values(layout, member->before), &sum, &size);
+    HoldToEarlier(*formed, Values(layout, after), {}, &sum);
     CheckNear("result", worker, layout, after, sum, size, steps, false);
     if (after != Read(worker->store->parameters)) {
       throw Violation("result", Name(worker->number) + "'s parameters are not its base");
@@ -358,6 +370,15 @@ void MeshRun::CheckResult(Worker* worker, Formed* formed, Taking* member) {
     CheckInbox(worker, *formed, *member, sum, size, after, steps);
   }
   Hash(after);
+}
+
+// What is to become of the base, of which the sum is that of the changes.
+void MeshRun::AddBase(const std::vector<double>& base, std::vector<double>* sum,
+                      std::vector<double>* size) const {
+  for (std::size_t j = 0; j < sum->size(); ++j) {
+    (*size)[j] = (*size)[j] * 2 + 20 + std::abs(base[j]);
+    (*sum)[j] = base[j] + OuterRate(setting_.plan) * (*sum)[j];
+  }
 }
 
 void MeshRun::CheckInbox(Worker* worker, const Formed& formed, const Taking& member,

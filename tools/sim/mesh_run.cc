@@ -358,10 +358,18 @@ void MeshRun::Refill(Tensors* tensors, std::size_t from, std::size_t to) {
   }
 }
 
+// A call ends: its changes are others from now on.
+void MeshRun::ForgetChanges(Worker* worker) {
+  if (!TrainsInGroups(setting_.plan) || !RowsOf(setting_.plan).base) return;
+  worker->store->averaged_cells.clear();
+  worker->offered_to = kNoGroup;
+}
+
 void MeshRun::BeginApply(Worker* worker) {
   if (worker->applying || (worker->reducing && InPlace())) return;
   worker->store->mutex.lock();
   worker->applying = true;
+  ForgetChanges(worker);
   if (AveragesInBackground(setting_.plan)) {
     worker->store->AddInbox();
     worker->inbox.clear();

@@ -1,5 +1,6 @@
 #include "tools/sim/mesh_values.h"
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 
@@ -35,6 +36,20 @@ std::vector<double> Epsilons(const Layout& layout) {
 Bytes SharedOf(const ReplicaStore& store) {
   Bytes row(store.parameters.bytes());
   store.ReadShared(Memory::In(row.data()));
+  return row;
+}
+
+bool Landed(const ReplicaStore& store, Iteration iteration) {
+  const std::vector<bool>& cells = store.averaged_cells;
+  return store.averaged_for == iteration &&
+         std::find(cells.begin(), cells.end(), true) != cells.end();
+}
+
+Bytes ChangeOf(const ReplicaStore& store) {
+  Bytes row = Read(store.parameters);
+  if (store.base.size() != row.size()) return row;
+  store.memory->Combine(store.parameters, Memory::In(row.data()),
+                        {{Memory::Tensors()}, {Memory::In(store.base.data()), {-1, -1}}});
   return row;
 }
 

@@ -44,6 +44,10 @@ struct Version {
   friend bool operator==(const Version&, const Version&) = default;
 };
 Bytes SharedOf(const ReplicaStore& store);
+// Whether some of what a worker gives for that iteration is an earlier group's result already.
+bool Landed(const ReplicaStore& store, Iteration iteration);
+// parameters - base, as a row.
+Bytes ChangeOf(const ReplicaStore& store);
 Version VersionOf(const ReplicaStore& store);
 
 // A key pair for each number, the same in every process. Thread safe.

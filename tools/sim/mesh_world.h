@@ -42,10 +42,9 @@ struct Taking {  // one member's part in a group
   double weight = 0;
   bool begun = false;
   std::optional<std::vector<double>> gave;
-  Bytes before;  // where the result goes
-  // Gradients as they stand when the group begins. Where it is tried again, what differs from
-  // `gave` is the average of a group before.
-  std::optional<std::vector<double>> holds;
+  Bytes before;                                   // where the result goes
+  std::optional<std::vector<double>> was, holds;  // as Part
+  bool landed = false;
   bool over = false;
   bool ok = false;
 };
@@ -97,7 +96,7 @@ struct Worker : public MeshEvents {
   Ticket tickets = 0;
   std::vector<double> inbox;  // what is to be there, of rounds
   std::vector<double> inbox_size;
-  GroupId offered_to = 0;      // whose gradients are there
+  GroupId offered_to = 0;      // whose gradients, or changes, are there
   std::uint64_t asked_at = 0;  // the newest deadline asked for
 
   void OnReduced(GroupId group, const Status& status, std::uint64_t sent,
@@ -172,6 +171,7 @@ class MeshRun {
   // Whether a group reads or writes the parameters while it runs.
   bool InPlace() const { return !AveragesInBackground(setting_.plan); }
   // The caller's `apply`: half of the replica, and after a while the rest.
+  void ForgetChanges(Worker* worker);
   void BeginApply(Worker* worker);
   void EndApply(Worker* worker);
   static void Unlock(Worker* worker) {
@@ -227,6 +227,9 @@ class MeshRun {
                  const std::vector<Rank>& unreachable);
   static void CheckHonest(Worker* worker, const Status& status);
   void CheckAccused(Worker* worker, std::size_t accused, GroupId id);
+  bool NotesWhatLands() const;
+  void AddBase(const std::vector<double>& base, std::vector<double>* sum,
+               std::vector<double>* size) const;
   static std::vector<Part> PartsOf(const Formed& formed);
   Due SumOf(const Formed& formed) const;
   // As mesh::HoldToEarlier.

@@ -21,6 +21,9 @@ struct Weight {
   float single = 0;
 };
 
+// One weight alone.
+inline Weight WeightOf(double weight) { return {weight, static_cast<float>(weight)}; }
+
 // Rounds weights so that the floats have the same sum as the weights, if that sum is a float: three
 // times 1/3 as a float is more than 1, and would let parameters grow a little in every group. Zeros
 // stay zeros.

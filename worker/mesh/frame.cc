@@ -7,7 +7,7 @@
 namespace prd {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x62647270;  // "prdb": the b is the version, after 9 and a
+constexpr std::uint32_t kMagic = 0x63647270;  // "prdc": the c is the version, after b
 
 struct Writer {
   std::byte* at;

@@ -68,8 +68,9 @@ Status GroupReduction::Choose(Reduced what) {
     return Status(Code::kFailedPrecondition, "there are no gradients to contribute");
   }
   taken_ = what_ != kVirtual && !store->away;
-  if (what_ == kDifference && contributes()) store->TakeDifference();
-  own_row_ = what_ == kVirtual || (contributes() && (what_ == kDifference || what_ == kOutbox));
+  const bool changes = what_ == kDifference && (device() || !Settles());
+  if (changes && contributes()) store->TakeDifference();
+  own_row_ = what_ == kVirtual || (contributes() && (changes || what_ == kOutbox));
   return Status::Ok();
 }
 
@@ -129,8 +130,8 @@ bool GroupReduction::Advance(Instant now) {
 // Before that the replica is as it was, and may be copied, also by a member that this one waits
 // for.
 void GroupReduction::NoteLanding() {
-  if (!InPlace() || !Commits() || !reduction_->landed()) return;
-  context_.store->landing = true;
+  if (!InPlace() || what_ == Reduces::kGradients || !reduction_->landed()) return;
+  context_.store->landing = Commits();
   context_.store->shadow_newer = true;  // also if it fails
 }
 
@@ -158,13 +159,18 @@ void GroupReduction::Staged() {
                              .ring_only = group_.ring_only};
   for (const GroupMember& each : group_.members) options.weights.push_back(each.weight);
   if (!device() && group_.initial_weight != 0) options.initial = store->initial.data();
-  if (what_ == Reduces::kGradients && InPlace()) {
+  if (!Commits() && InPlace()) {
     if (std::exchange(store->averaged_for, group_.iteration) != group_.iteration) {
       store->averaged_cells.clear();
     }
     options.done = &store->averaged_cells;
   }
-  if (ReplacesOutbox() || InPlace()) {
+  options.settles = Settles();
+  if (Settles() && !device()) {
+    options.into = Reduction::Into::kBase;
+    options.base = store->base.data();
+    options.share = WeightOf(OuterRate(context_.plan));
+  } else if (ReplacesOutbox() || InPlace()) {
     const bool change = what_ == Reduces::kVirtual;
     options.into = change ? Reduction::Into::kChange : Reduction::Into::kRow;
   } else if (Arrives()) {
@@ -211,13 +217,13 @@ bool GroupReduction::HandedOver() {
   return handed_over_;
 }
 
-// On a host: parameters, or gradients that do not go around as wholes. Of these each chunk that is
-// final takes the place of the own part, and the store notes which have.
+// On a host: parameters, or gradients and changes that do not go around as wholes. Of these each
+// chunk that is final takes the place of the own part, and the store notes which have.
 bool GroupReduction::InPlace() const {
   if (device() || ResultStays()) return false;
   const bool gradients = what_ == Reduces::kGradients && !context_.store->keeps_gradients &&
                          shape_->bytes() > context_.direct_bytes;
-  return Commits() || gradients;
+  return Commits() || gradients || Settles();
 }
 
 DevicePlane::Into GroupReduction::Into() const {
@@ -514,7 +520,7 @@ Status GroupReduction::Commit() {
       break;
     case Reduces::kDifference:
       in_parameters = true;
-      store->AddToBase(place, OuterRate(context_.plan));
+      AddToBase(place);
       store->iteration = group_.iteration;
       break;
     case Reduces::kOutbox:
@@ -533,6 +539,21 @@ Status GroupReduction::Commit() {
   }
   if (group_.digest && in_parameters) digest_ = store->memory->DigestOf(store->trained);
   return Status::Ok();
+}
+
+void GroupReduction::AddToBase(const Memory::Place& mean) {
+  ReplicaStore* store = context_.store;
+  if (InPlace()) return store->SetBase();  // all of it has landed
+  store->AddToBase(mean, OuterRate(context_.plan));
+  if (!reduction_) return;
+  const std::size_t cell = reduction_->cell_bytes();
+  for (std::size_t i = 0; i < reduction_->settled().size(); ++i) {
+    if (!reduction_->settled()[i]) continue;
+    const std::size_t offset = i * cell;
+    const Memory::Place to[] = {Memory::In(store->base.data() + offset), Memory::Tensors()};
+    const Memory::Input from[] = {{Memory::InHost(staging_->data() + offset, staging_)}};
+    store->memory->Combine(*shape_, offset, std::min(cell, shape_->bytes() - offset), to, from);
+  }
 }
 
 void GroupReduction::CommitParameters(const Memory::Place& result, Weight initial) {

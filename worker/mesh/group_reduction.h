@@ -14,11 +14,12 @@
 //
 // What is contributed as a row of its own is replaced by what comes of it, without another row:
 // by the result, or by what it changes. So are parameters and gradients of a replica on a host that
-// are averaged while their caller waits, chunk by chunk. A reduction that fails after that leaves
-// some chunks averaged. The next group averages parameters again. Gradients it takes as they are
-// where some member has the average, and sums where none has (Reduction::Options::done): so all
-// have one average of each element, and no gradient is in it twice. Nobody copies a replica whose
-// parameters are being replaced (ReplicaStore::landing).
+// are averaged while their caller waits, chunk by chunk; and parameters whose changes since a
+// round's start are. A reduction that fails after that leaves some chunks averaged. The next group
+// averages parameters again. Gradients and changes it takes as they are where some member has the
+// average, and sums where none has (Reduction::Options::done): so all have one average of each
+// element, and nothing is in it twice. Nobody copies a replica whose parameters are being replaced
+// (ReplicaStore::landing); where there is a base, that is copied.
 //
 // Part of Mesh: used by the background thread alone.
 #ifndef PRD_WORKER_MESH_GROUP_REDUCTION_H_
@@ -131,6 +132,11 @@ class GroupReduction {
   bool Commits() const;
   bool InPlace() const;
   bool ReplacesOutbox() const;
+  // Changes that go around in chunks.
+  bool Settles() const {
+    return what_ == Reduces::kDifference && shape_->bytes() > context_.direct_bytes;
+  }
+  void AddToBase(const Memory::Place& mean);
   bool Arrives() const { return what_ == Reduces::kOutbox && !device(); }
   DevicePlane::Into Into() const;
   bool ResultStays() const;

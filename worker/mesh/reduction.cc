@@ -218,10 +218,10 @@ Reduction::Outgoing Reduction::NextRing() {
   out.payload = SharedBytes(length);
   out.header.done = AddOwn(offset, length, out.payload.data(), true, 0);
   if (contributors_ == 1) {
-    Keep(offset, length, out.payload);
+    Keep(offset, length, out.payload, out.header.done);
     OmitZeros(&out.payload);
     out.header.length = out.payload.size();
-    out.header.done = 0;
+    if (!options_.settles) out.header.done = 0;
   }
   return out;
 }
@@ -236,6 +236,16 @@ std::uint64_t Reduction::DoneIn(std::size_t offset, std::size_t length) const {
   return done;
 }
 
+// What this member has of a run of the row, unweighted. Until the next call.
+const std::byte* Reduction::OwnPart(DType dtype, const std::byte* data, std::size_t offset,
+                                    std::size_t run) {
+  if (options_.base == nullptr) return data;
+  scratch_.resize(std::max(scratch_.size(), run));
+  std::memcpy(scratch_.data(), data, run);
+  AddScaled(dtype, scratch_.data(), options_.base + offset, run, {-1, -1});
+  return scratch_.data();
+}
+
 // This member's weighted part of what stands at `offset` in the row.
 void Reduction::AddPart(std::size_t offset, std::size_t length, std::byte* sum, bool first) {
   if (!adds() && first) std::memset(sum, 0, length);
@@ -243,7 +253,8 @@ void Reduction::AddPart(std::size_t offset, std::size_t length, std::byte* sum, 
   const Weight weight = weights_[options_.position];
   row_->ForEach(offset, length,
                 [&](DType dtype, const std::byte* data, std::size_t run, std::size_t at) {
-                  (first ? Scale : AddScaled)(dtype, sum + at, data, run, weight);
+                  const std::byte* const part = OwnPart(dtype, data, offset + at, run);
+                  (first ? Scale : AddScaled)(dtype, sum + at, part, run, weight);
                 });
 }
 
@@ -351,7 +362,7 @@ void Reduction::SendUpIfSummed(std::vector<Outgoing>* out) {
 }
 
 void Reduction::SendDown(const SharedBytes& sum, std::vector<Outgoing>* out) {
-  Keep(0, sum.size(), sum);
+  Keep(0, sum.size(), sum, 0);
   const Shard children = ChildrenBelow(members_);
   for (std::size_t child = children.begin; child < children.end; ++child) {
     Outgoing down;
@@ -380,7 +391,7 @@ Status Reduction::OnRing(std::size_t from, const FrameHeader& header, SharedByte
                                        std::to_string(length) + " at " + std::to_string(offset) +
                                        " were expected");
   }
-  const std::size_t cells = Sums(stage) ? CellsIn(length) : 0;
+  const std::size_t cells = Sums(stage) || options_.settles ? CellsIn(length) : 0;
   if (cells < kMaxCells && header.done >> cells != 0) {
     return Status(Code::kDataLoss, "a chunk of stage " + std::to_string(stage) + " in which " +
                                        std::to_string(cells) +
@@ -390,11 +401,11 @@ Status Reduction::OnRing(std::size_t from, const FrameHeader& header, SharedByte
   --missing_;
   FrameHeader next = header;
   if (Sums(stage)) next.done = AddOwn(offset, length, payload.data(), false, header.done);
-  if (!Sums(stage + 1)) Keep(offset, length, payload);
+  if (!Sums(stage + 1)) Keep(offset, length, payload, next.done);
   if (Sums(stage) && !Sums(stage + 1)) OmitZeros(&payload);
   if (stage + 1 < received_.size()) {
     ++next.stage;
-    if (!Sums(next.stage)) next.done = 0;
+    if (!Sums(next.stage) && !options_.settles) next.done = 0;
     next.length = payload.size();
     out->push_back({After(next.stage), next, std::move(payload)});
   }
@@ -406,12 +417,13 @@ void Reduction::ReduceAlone() {
   const std::size_t bytes = row_->bytes();
   for (std::size_t offset = 0; offset < bytes; offset += options_.chunk_bytes) {
     SharedBytes chunk(std::min(options_.chunk_bytes, bytes - offset));
+    std::uint64_t done = 0;
     if (adds()) {
-      (void)AddOwn(offset, chunk.size(), chunk.data(), true, 0);
+      done = AddOwn(offset, chunk.size(), chunk.data(), true, 0);
     } else {
       AddPart(offset, chunk.size(), chunk.data(), true);  // zeros, on all members
     }
-    Keep(offset, chunk.size(), chunk);
+    Keep(offset, chunk.size(), chunk, done);
   }
 }
 
@@ -427,7 +439,7 @@ void Reduction::SumDirect() {
                                                      weights_[position]);
                   });
   }
-  Keep(0, sum.size(), sum);
+  Keep(0, sum.size(), sum, 0);
 }
 
 // A chunk of a result that is all zeros is sent without its bytes.
@@ -435,26 +447,50 @@ void Reduction::OmitZeros(SharedBytes* chunk) {
   if (IsZero(chunk->data(), chunk->size())) *chunk = SharedBytes();
 }
 
-// What is final comes to rest; what is passed on stays as it came. Without bytes, it is zeros.
-void Reduction::Keep(std::size_t offset, std::size_t length, const SharedBytes& chunk) {
+// What is final comes to rest; what is passed on stays as it came. Without bytes, it is zeros. All
+// members add the same to their bases, also where one has the zeros and the others do not.
+void Reduction::Keep(std::size_t offset, std::size_t length, const SharedBytes& chunk,
+                     std::uint64_t done) {
   if (options_.into == Into::kNowhere) return;
   landed_ = true;
+  const std::size_t first = offset / cell_bytes_;
   if (options_.done != nullptr) {
-    const auto cell = options_.done->begin() + static_cast<std::ptrdiff_t>(offset / cell_bytes_);
+    const auto cell = options_.done->begin() + static_cast<std::ptrdiff_t>(first);
     std::fill_n(cell, CellsIn(length), true);
   }
+  const bool zeros = chunk.size() == 0 || (options_.settles && IsZero(chunk.data(), length));
+  const std::byte* const values = zeros ? nullptr : chunk.data();
+  if (!options_.settles || done == 0) return KeepPart(offset, length, values, false);
+  for (std::size_t i = 0; i < CellsIn(length); ++i) {
+    const std::size_t at = i * cell_bytes_;
+    const bool settled = (done >> i & 1) != 0;
+    KeepPart(offset + at, std::min(cell_bytes_, length - at), zeros ? nullptr : values + at,
+             settled);
+    if (!settled || options_.into == Into::kBase) continue;
+    settled_.resize(CellsIn(row_->bytes()));
+    settled_[first + i] = true;
+  }
+}
+
+// `values` null: zeros. `settled`: they are what the base is to become.
+void Reduction::KeepPart(std::size_t offset, std::size_t length, const std::byte* values,
+                         bool settled) {
   row_->ForEach(offset, length, [&](DType dtype, std::byte* own, std::size_t run, std::size_t at) {
     const bool staged = options_.into == Into::kStaging;
     std::byte* const to = staged ? options_.staging + offset + at : own;
-    const bool zeros = chunk.size() == 0;
-    if (options_.into == Into::kChange) {
-      const std::vector<std::byte> none(zeros ? run : 0);
+    if (options_.into == Into::kBase && !settled) {
+      std::memcpy(to, options_.base + offset + at, run);
+      if (values != nullptr && options_.share.exact != 0) {
+        AddScaled(dtype, to, values + at, run, options_.share);
+      }
+    } else if (options_.into == Into::kChange) {
+      const std::vector<std::byte> none(values == nullptr ? run : 0);
       Scale(dtype, to, to, run, {-1, -1});
-      AddScaled(dtype, to, zeros ? none.data() : chunk.data() + at, run, {1, 1});
-    } else if (zeros) {
+      AddScaled(dtype, to, values == nullptr ? none.data() : values + at, run, {1, 1});
+    } else if (values == nullptr) {
       ZeroOver(to, run);
     } else {
-      std::memcpy(to, chunk.data() + at, run);
+      std::memcpy(to, values + at, run);
     }
     if (options_.initial_weight == 0 || options_.initial == nullptr) return;
     AddScaled(dtype, to, options_.initial + offset + at, run, weights_.back());

@@ -42,6 +42,11 @@
 // reduces such rows. Around the ring, a cell that is done at one member replaces the sum there
 // (FrameHeader::done), and the members after it pass it on as it is. So what one member has, all
 // get; what none has is summed anew, of those who are left.
+//
+// Changes since a round's start (Payload::kChange) are reduced in place, too (kBase): a member's
+// part is its row less the base, and the result's share is added to the base where it comes to
+// rest. So the row never holds anything but what the member had, and what it is to have. A cell
+// that is done is such a value, not a mean, and is marked as long as it goes around.
 #ifndef PRD_WORKER_MESH_REDUCTION_H_
 #define PRD_WORKER_MESH_REDUCTION_H_
 
@@ -60,7 +65,7 @@ namespace prd {
 
 class Reduction {
  public:
-  enum class Into : std::uint8_t { kNowhere, kStaging, kRow, kChange };
+  enum class Into : std::uint8_t { kNowhere, kStaging, kRow, kChange, kBase };
   struct Options {
     std::vector<double> weights;  // by position
     std::size_t position = 0;     // this member's
@@ -69,18 +74,26 @@ class Reduction {
     const std::byte* initial = nullptr;
     double initial_weight = 0;
     // Where the result comes, chunk by chunk as they are final: to `staging`, the caller's, of as
-    // many bytes as the row; or in place of the row's own bytes, as it is or less what stood there.
-    // No part of a result comes before this member's own part of it has been read. kNowhere: it is
-    // not wanted, for it is this member's own part. That is so where its weight is 1, all others
-    // are 0, there is no initial model, and the group is of one member or its rows are not small.
+    // many bytes as the row; or in place of the row's own bytes, as it is, less what stood there,
+    // or its share of it added to `base`. No part of a result comes before this member's own part
+    // of it has been read. kNowhere: it is not wanted, for it is this member's own part. That is so
+    // where its weight is 1, all others are 0, there is no initial model, and the group is of one
+    // member or its rows are not small.
     Into into = Into::kNowhere;
     std::byte* staging = nullptr;
+    // kBase: the row that is subtracted from the own one, and added to.
+    const std::byte* base = nullptr;
+    Weight share{1, 1};
+    // Equal on all members: some of them have kBase, so a cell that is done is marked until it
+    // comes to rest.
+    bool settles = false;
     std::size_t chunk_bytes = 0;   // a multiple of 8; equal on all members
     std::size_t direct_bytes = 0;  // rows up to this are small; equal on all members
     bool ring_only = false;        // Group::ring_only
     // By cell: the row's own bytes are the result already, of a group before that failed. With what
     // comes to rest in the row here. The caller's, as long as the reduction; all false, or empty,
-    // where nothing is done yet. Null: nothing is noted. Around the ring, with kRow or kNowhere.
+    // where nothing is done yet. Null: nothing is noted. Around the ring, with kRow, kBase or
+    // kNowhere.
     std::vector<bool>* done = nullptr;
   };
 
@@ -129,6 +142,11 @@ class Reduction {
   // Some of the result is where it comes. All contributors have begun then.
   bool landed() const { return landed_; }
 
+  // Cells of a row of so many bytes that have come to `staging`, and are not the result but what
+  // the base is to become. Empty: there are none.
+  const std::vector<bool>& settled() const { return settled_; }
+  std::size_t cell_bytes() const { return cell_bytes_; }
+
   // The initial model's share, as rounded together with the weights.
   Weight initial_share() const { return weights_.back(); }
 
@@ -171,7 +189,9 @@ class Reduction {
   void SendDown(const SharedBytes& sum, std::vector<Outgoing>* out);
   void ReduceAlone();
   void SumDirect();
-  void Keep(std::size_t offset, std::size_t length, const SharedBytes& chunk);
+  const std::byte* OwnPart(DType dtype, const std::byte* data, std::size_t offset, std::size_t run);
+  void Keep(std::size_t offset, std::size_t length, const SharedBytes& chunk, std::uint64_t done);
+  void KeepPart(std::size_t offset, std::size_t length, const std::byte* values, bool settled);
   static void OmitZeros(SharedBytes* chunk);
 
   const Layout* row_;
@@ -192,6 +212,8 @@ class Reduction {
   std::vector<SharedBytes> contributions_;   // direct: by position; tree: by place
   SharedBytes own_;                          // direct: shared by the frames to all; tree: the sum
   std::vector<Outgoing> ready_;              // tree: what the own part has set free
+  std::vector<bool> settled_;
+  std::vector<std::byte> scratch_;
   bool landed_ = false;
   bool summed_ = false;  // tree: the own part and all children's are in own_
 };

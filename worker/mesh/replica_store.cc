@@ -12,8 +12,6 @@ namespace {
 constexpr Weight kOne = {1, 1};
 constexpr Weight kMinus = {-1, -1};
 
-Weight Share(double share) { return {share, static_cast<float>(share)}; }
-
 }  // namespace
 
 std::size_t ReplicaStore::TrainingRow(const Plan& plan) const {
@@ -25,7 +23,7 @@ std::size_t ReplicaStore::TrainingRow(const Plan& plan) const {
 std::size_t ReplicaStore::TrainingBytes(const Plan& plan) const {
   const Rows rows = RowsOf(plan);
   const std::size_t row = NeedsGradients(plan) ? gradients.bytes() : parameters.bytes();
-  const int others = int{rows.initial} + int{rows.outbox} +
+  const int others = int{rows.initial} + int{KeepsOutbox(plan)} +
                      int{rows.inbox && !AveragesInBackground(plan)} + int{rows.base};
   std::size_t results = TrainingRow(plan);
   // On a device, what replaces something goes by windows; of models only where all members are
@@ -36,6 +34,12 @@ std::size_t ReplicaStore::TrainingBytes(const Plan& plan) const {
   return results + static_cast<std::size_t>(others) * row + averaged.bytes();
 }
 
+// What is small may still want one.
+bool ReplicaStore::KeepsOutbox(const Plan& plan) const {
+  const Rows rows = RowsOf(plan);
+  return rows.outbox && (memory->device() || !rows.base);
+}
+
 void ReplicaStore::Prepare(const Plan& plan) {
   const Rows rows = RowsOf(plan);
   const std::size_t bytes = NeedsGradients(plan) ? gradients.bytes() : parameters.bytes();
@@ -43,9 +47,10 @@ void ReplicaStore::Prepare(const Plan& plan) {
   background = AveragesInBackground(plan);
   mixes_first = HasNeighbours(plan) && !AppliesFirst(plan);
   Empty();
-  memory->Size(&outbox, MemoryUse::kOutbox, rows.outbox ? bytes : 0);
+  memory->Size(&outbox, MemoryUse::kOutbox, KeepsOutbox(plan) ? bytes : 0);
   memory->Size(&inbox, MemoryUse::kInbox, rows.inbox && !background ? bytes : 0);
   memory->Size(&arriving, MemoryUse::kInbox, 0);
+  if (!base.empty()) averaged_cells.clear();  // of the parameters
   memory->Size(&base, MemoryUse::kBase, 0);
 }
 
@@ -256,7 +261,7 @@ void ReplicaStore::AddToBase(const Memory::Place& mean, double share) {
   PRD_CHECK(base.size() == parameters.bytes());
   const Memory::Place start = Memory::In(base.data());
   const Memory::Place to[] = {start, Memory::Tensors()};
-  const Memory::Input from[] = {{start}, {mean, Share(share)}};
+  const Memory::Input from[] = {{start}, {mean, WeightOf(share)}};
   memory->Combine(parameters, 0, parameters.bytes(), to, from);
   shadow_newer = true;
 }
@@ -264,7 +269,7 @@ void ReplicaStore::AddToBase(const Memory::Place& mean, double share) {
 std::shared_ptr<Transfer> ReplicaStore::TakeDelta(double share, const Memory::Place& delta) const {
   PRD_CHECK(base.size() == parameters.bytes());
   return memory->Combine(parameters, delta,
-                         {{Memory::Tensors()}, {Memory::In(base.data()), kMinus}}, Share(share));
+                         {{Memory::Tensors()}, {Memory::In(base.data()), kMinus}}, WeightOf(share));
 }
 
 void ReplicaStore::Mix(double own_weight, std::span<const Weighted> others) {
@@ -300,6 +305,7 @@ void ReplicaStore::KeepInitial() {
 }
 
 void ReplicaStore::SetBase() {
+  averaged_cells.clear();
   memory->Size(&base, MemoryUse::kBase, parameters.bytes());
   memory->Combine(parameters, Memory::In(base.data()), {{Memory::Tensors()}});
 }

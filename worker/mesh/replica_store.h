@@ -41,12 +41,14 @@ struct ReplicaStore {
   Row initial;
 
   // Rows of bytes besides the parameters, by the plan; a row that is not needed stays empty.
-  // TrainsInRounds and AveragesInBackground need two, outbox and inbox; Payload::kChange two, base
-  // and outbox; StorePlan the base (and shards.h); the others none.
+  // TrainsInRounds and AveragesInBackground need two, outbox and inbox; Payload::kChange the base,
+  // and an outbox of what is small, or on a device; StorePlan the base (and shards.h); the others
+  // none.
   //
   // What this worker contributes to a reduction that is not the parameters or gradients themselves.
   // The background thread's alone. TrainsInRounds: the sum of its gradients in no round yet, while
-  // `owes`. Payload::kChange: parameters - base, while a round runs, and in place of it the mean.
+  // `owes`. Payload::kChange, where the parameters are not replaced in place: parameters - base,
+  // while a round runs, and in place of it the mean.
   // AveragesInBackground: the virtual replica of the reduction's start, and in place of it average
   // - outbox; while `owes`, which ends when the replica is replaced. It becomes the inbox, or is
   // added to it.
@@ -74,9 +76,9 @@ struct ReplicaStore {
   // A reduction writes its result over the parameters, part by part: nobody may copy them. The
   // background thread's alone.
   bool landing = false;
-  // Gradients that are averaged in place: the cells (reduction.h) that are the average already, of
-  // a group for iteration `averaged_for` that failed. Until the call ends. The background thread's,
-  // and the caller's as a call begins.
+  // Gradients that are averaged in place, or parameters whose changes are: the cells (reduction.h)
+  // that are what a group for iteration `averaged_for`, which failed, was to make of them. Until
+  // the call ends. The background thread's, and the caller's as a call begins.
   std::vector<bool> averaged_cells;
   Iteration averaged_for = 0;
   // The program may add to gradients that a group has had (SessionOptions::accumulates, in a job
@@ -136,6 +138,8 @@ struct ReplicaStore {
   // Bytes of the row that the results of training's groups come to in host memory. 0: there are no
   // such groups, or their results take the place of what was contributed.
   std::size_t TrainingRow(const Plan& plan) const;
+  // Whether a worker that trains keeps a row for the outbox.
+  bool KeepsOutbox(const Plan& plan) const;
   // Bytes of all rows of a worker that trains; of hop and ssp without what they exchange. Where the
   // averages of AveragesInBackground overlap, they need another one.
   std::size_t TrainingBytes(const Plan& plan) const;
@@ -175,7 +179,7 @@ struct ReplicaStore {
   void TakeDifference();
   // base += share * mean, and the parameters become equal to it. REQUIRES: base is set.
   void AddToBase(const Memory::Place& mean, double share);
-  // base = parameters.
+  // base = parameters. What has landed in them is a part of both.
   void SetBase();
   // delta = share * (parameters - base), a row. REQUIRES: base is set.
   std::shared_ptr<Transfer> TakeDelta(double share, const Memory::Place& delta) const;
