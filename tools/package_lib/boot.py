@@ -132,9 +132,8 @@ def make_disk(out, work, folder):
 def machine(folder, *more):
     """The command of the machine. It ends with whoever started it."""
     # SYSTEMD_LOG_SECCOMP: what the kernel does not know of its command line becomes the environment of systemd, which then lets
-    # the kernel log each system call that is denied. Nehalem: the older the processor, the less there is to emulate; of "max", what
-    # the C library does with AVX costs a quarter more.
-    return ["setpriv", "--pdeathsig", "KILL", "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "Nehalem", "-smp", "2", "-m", "2048",
+    # the kernel log each system call that is denied.
+    return ["setpriv", "--pdeathsig", "KILL", "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "2048",
             "-display", "none", "-nic", "none", "-no-reboot", "-drive", f"file={folder / 'disk.img'},format=raw,if=virtio,cache=unsafe",
             "-kernel", str(folder / "vmlinuz"), "-initrd", str(folder / "initrd.img"), *more]
 
