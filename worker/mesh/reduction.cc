@@ -447,8 +447,7 @@ void Reduction::OmitZeros(SharedBytes* chunk) {
   if (IsZero(chunk->data(), chunk->size())) *chunk = SharedBytes();
 }
 
-// What is final comes to rest; what is passed on stays as it came. Without bytes, it is zeros. All
-// members add the same to their bases, also where one has the zeros and the others do not.
+// What is final comes to rest; what is passed on stays as it came. Without bytes, it is zeros.
 void Reduction::Keep(std::size_t offset, std::size_t length, const SharedBytes& chunk,
                      std::uint64_t done) {
   if (options_.into == Into::kNowhere) return;
@@ -458,14 +457,13 @@ void Reduction::Keep(std::size_t offset, std::size_t length, const SharedBytes& 
     const auto cell = options_.done->begin() + static_cast<std::ptrdiff_t>(first);
     std::fill_n(cell, CellsIn(length), true);
   }
-  const bool zeros = chunk.size() == 0 || (options_.settles && IsZero(chunk.data(), length));
-  const std::byte* const values = zeros ? nullptr : chunk.data();
+  const std::byte* const values = chunk.size() == 0 ? nullptr : chunk.data();
   if (!options_.settles || done == 0) return KeepPart(offset, length, values, false);
   for (std::size_t i = 0; i < CellsIn(length); ++i) {
     const std::size_t at = i * cell_bytes_;
     const bool settled = (done >> i & 1) != 0;
-    KeepPart(offset + at, std::min(cell_bytes_, length - at), zeros ? nullptr : values + at,
-             settled);
+    KeepPart(offset + at, std::min(cell_bytes_, length - at),
+             values == nullptr ? nullptr : values + at, settled);
     if (!settled || options_.into == Into::kBase) continue;
     settled_.resize(CellsIn(row_->bytes()));
     settled_[first + i] = true;
@@ -478,15 +476,14 @@ void Reduction::KeepPart(std::size_t offset, std::size_t length, const std::byte
   row_->ForEach(offset, length, [&](DType dtype, std::byte* own, std::size_t run, std::size_t at) {
     const bool staged = options_.into == Into::kStaging;
     std::byte* const to = staged ? options_.staging + offset + at : own;
-    if (options_.into == Into::kBase && !settled) {
-      std::memcpy(to, options_.base + offset + at, run);
-      if (values != nullptr && options_.share.exact != 0) {
-        AddScaled(dtype, to, values + at, run, options_.share);
-      }
-    } else if (options_.into == Into::kChange) {
+    const bool base = options_.into == Into::kBase && !settled;
+    if (base || options_.into == Into::kChange) {  // zeros are added, too: to -0
       const std::vector<std::byte> none(values == nullptr ? run : 0);
-      Scale(dtype, to, to, run, {-1, -1});
-      AddScaled(dtype, to, values == nullptr ? none.data() : values + at, run, {1, 1});
+      const std::byte* const part = values == nullptr ? none.data() : values + at;
+      if (base) std::memcpy(to, options_.base + offset + at, run);
+      if (!base) Scale(dtype, to, to, run, {-1, -1});
+      const Weight weight = base ? options_.share : Weight{1, 1};
+      if (weight.exact != 0) AddScaled(dtype, to, part, run, weight);
     } else if (values == nullptr) {
       ZeroOver(to, run);
     } else {
