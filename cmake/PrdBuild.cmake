@@ -64,7 +64,7 @@ endfunction()
 # prd_compile_quickly(): for the sources of this folder and below, where only the tests of other folders run them under a
 # sanitizer (PRD_TEST_BRIEF): not optimised.
 macro(prd_compile_quickly)
-  if(PRD_TEST_BRIEF)
+  if(PRD_TEST_BRIEF AND PRD_SANITIZE)
     add_compile_options(-O0)
   endif()
 endmacro()
