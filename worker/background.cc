@@ -478,7 +478,11 @@ void Background::SendEnvelope(const WorkerEnvelope& envelope) {
 }
 
 void Background::Answer(Reply reply) {
-  if (!reply.duty) store_.lent = false;
+  if (!reply.duty) store_.GiveBack();
+  if (!reply.done.status.ok()) {  // the caller may be about to let go of its tensors
+    const std::lock_guard lock(store_.mutex);
+    store_.AboutToChange();
+  }
   Publish();
   const std::lock_guard lock(mutex_);
   reply_ = std::move(reply);

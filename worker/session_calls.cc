@@ -177,6 +177,7 @@ void SessionCalls::GiveToCaller() {
   ReplicaStore* store = background_->store();
   const std::lock_guard lock(store->mutex);
   store->EndCall();
+  if (over_) store->AboutToChange();  // the tensors may go
   if (device_ != nullptr) device_->GiveToCaller();
 }
 
@@ -203,7 +204,7 @@ Task<bool> SessionCalls::Run(StepProcedure* procedure) {
 // worker has to leave. REQUIRES: the replica is locked, and stays so.
 Task<bool> SessionCalls::RunApply(Iteration iteration) {
   ReplicaStore* store = background_->store();
-  store->GiveAveraged();
+  store->BeforeApply();
   if (watch_) watch_->BeforeApply(*store->memory);
   if (device_ != nullptr) device_->GiveToCaller();
   const bool applied = co_await ApplyRun{this};

@@ -83,15 +83,24 @@ BUGS = {
         "  updates_.erase(action.iteration);\n"
         "}"),
     "copy-of-a-row-given-back": (
-        "fetch.cc",
-        "  parameters->Expect(store_->ReadShared(Memory::InHost(parameters->data(), parameters)));\n",
+        "copied_rows.cc",
+        "  const std::shared_ptr<Buffer> chunk = buffers_.Get(length);\n",
+        "  std::shared_ptr<Buffer> chunk = buffers_.Get(length);\n"
         "  if (Planted(\"copy-of-a-row-given-back\")) {\n"
         "    static std::map<const void*, std::weak_ptr<Buffer>> before;\n"
         "    const auto old = before[this].lock();\n"
-        "    if (old != nullptr && old->size() == parameters->size()) parameters = old;\n"
-        "    before[this] = parameters;\n"
-        "  }\n"
-        "  parameters->Expect(store_->ReadShared(Memory::InHost(parameters->data(), parameters)));\n"),
+        "    if (old != nullptr && old->size() == chunk->size()) chunk = old;\n"
+        "    before[this] = chunk;\n"
+        "  }\n"),
+    "standing-row-changes": (
+        "copied_rows.cc",
+        "  if (!stands()) return;\n",
+        "  if (!stands() || Planted(\"standing-row-changes\")) return;\n"),
+    "rest-of-the-faster-reader": (
+        "copied_rows.cc",
+        "  const std::uint64_t from = readers_ == 1 ? row->read : 0;\n",
+        "  const bool faster = Planted(\"rest-of-the-faster-reader\");\n"
+        "  const std::uint64_t from = readers_ == 1 || faster ? row->read : 0;\n"),
     "answer-of-another-peer": (
         "prober.cc",
         "    return target.member.incarnation == from;\n",

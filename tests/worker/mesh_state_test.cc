@@ -9,7 +9,8 @@
 namespace prd::testing::mesh_state_test {
 namespace {
 
-const Shapes kModel = EveryDType(50);
+const Shapes kModel = EveryDType(4000);
+constexpr std::size_t kChunk = 512;
 const Shapes kMean = {{DType::kF32, 21}, {DType::kF64, 3}};
 const Shapes kKept = {{DType::kBF16, 9}, {DType::kF32, 30}};
 
@@ -17,7 +18,7 @@ const Shapes kKept = {{DType::kBF16, 9}, {DType::kF32, 30}};
 class StatefulWorker : public MeshWorker {
  public:
   StatefulWorker(const Plan& plan, double value)
-      : MeshWorker(kModel, Mesh::Options{.timeout = kSecond}),
+      : MeshWorker(kModel, Mesh::Options{.timeout = kSecond, .chunk_bytes = kChunk}),
         mean(MakeTensors(kMean)),
         kept(MakeTensors(kKept)) {
     Set(value);
@@ -104,7 +105,7 @@ TEST(MeshStateTest, ACopyWaitsForTheSourcesCall) {
   }
   job[1].store().lent = true;
   job[1].mesh().ServeWaiting(MeshNow());
-  job[1].store().lent = false;
+  job[1].store().GiveBack();
   job[1].Set(1);  // the copy is there
   const MeshNode::Fetched fetched = job.FinishFetch(0);
   EXPECT_TRUE(fetched.status.ok()) << fetched.status.ToString();
@@ -127,7 +128,7 @@ TEST(MeshStateTest, LaterCopiesNeedNotWait) {
   EXPECT_TRUE(store.kept_copy.empty()) << "nobody has asked";
   store.lent = true;
   EXPECT_TRUE(job.Fetch(0, 1).status.ok());
-  store.lent = false;
+  store.GiveBack();
   job[1].Set(128);
   call();
   Fill(&job[1].kept, [] { return -1.0; });  // as the training loop may between calls
@@ -139,18 +140,47 @@ TEST(MeshStateTest, LaterCopiesNeedNotWait) {
   EXPECT_TRUE(store.kept_copy.empty());
 }
 
-// The next copy is likely to come soon, or not for long.
-TEST(MeshStateTest, MemoryOfACopyIsKeptForAWhile) {
+MemoryHeld Copies(const ReplicaStore& store) {
+  for (const MemoryHeld& held : store.memory->meter()->Uses()) {
+    if (held.use == "copies") return held;
+  }
+  return {};
+}
+
+// While nothing changes, the source holds what is on its way.
+TEST(MeshStateTest, AReplicaIsSentFromWhereItStands) {
   StatefulJob job(plans::kModels, {16, 64});
   job[1].store().kept_in_calls = true;
-  const auto copies = [&job](std::size_t worker) {
-    for (const MemoryHeld& held : job[worker].store().memory->meter()->Uses()) {
-      if (held.use == "copies") return held;
-    }
-    return MemoryHeld{};
-  };
   EXPECT_TRUE(job.Fetch(0, 1).status.ok());
+  job.Give();
+  job[0].Expect(64, 65, 66);
+  const std::size_t most = 4 * Transport::kFrames * kChunk;
+  ASSERT_LT(2 * most, job[1].store().whole.bytes());
+  EXPECT_GT(Copies(job[1].store()).host_peak, 0);
+  EXPECT_LE(Copies(job[1].store()).host_peak, static_cast<std::int64_t>(most));
+}
+
+// The source copies what changes before it is sent. The next copy is likely to come soon, or not
+// for long.
+TEST(MeshStateTest, MemoryOfACopyIsKeptForAWhile) {
+  StatefulJob job(plans::kModels, {16, 64});
+  const auto copies = [&job](std::size_t worker) { return Copies(job[worker].store()); };
   const auto whole = static_cast<std::int64_t>(job[1].store().whole.bytes());
+  job[1].store().kept_in_calls = false;
+  job.StartFetch(0, 1);
+  job.RunUntil([turns = 0]() mutable { return ++turns > 10; });
+  job[1].store().kept_in_calls = true;
+  job[1].mesh().ServeWaiting(MeshNow());
+  EXPECT_EQ(copies(1).host, 0) << "it is sent from where it stands";
+  {
+    const std::lock_guard lock(job[1].store().mutex);
+    job[1].store().BeforeApply();
+  }
+  EXPECT_EQ(copies(1).host, whole);
+  job[1].Set(1);
+  EXPECT_TRUE(job.FinishFetch(0).status.ok());
+  job.Give();
+  job[0].Expect(64, 65, 66);
   EXPECT_EQ(copies(0).host, 0) << "it is where it belongs";
   EXPECT_GE(copies(0).host_peak, whole);
   EXPECT_EQ(copies(1).host, whole);

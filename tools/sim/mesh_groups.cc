@@ -124,6 +124,7 @@ void MeshRun::Begin(GroupId id, std::size_t index) {
     if (TrainsInRounds(setting_.plan) && member.weight != 0) store.Deposit();
   }
   if (!initial && setting_.exact && what.landing == Landing::kParameters) {
+    store.BeforeApply();
     Refill(&worker->parameters);
     ++store.iteration;
     SetVersion(worker);

@@ -125,7 +125,7 @@ class MeshPlane final : public Plane {
   void Ask(std::uint32_t worker) override;
   void Leave(std::uint32_t worker, bool pauses) override;
   StepReplica* Lent(std::uint32_t worker) override { return &nodes_[worker]; }
-  void BeforeApply(std::uint32_t worker) override { nodes_[worker].store->GiveAveraged(); }
+  void BeforeApply(std::uint32_t worker) override { nodes_[worker].store->BeforeApply(); }
   void AfterApply(std::uint32_t worker, Iteration iteration, bool group) override;
   void Perform(std::uint32_t worker, const Action& action) override;
   void Flip(std::uint32_t worker) override;
@@ -305,7 +305,7 @@ void MeshPlane::Ask(std::uint32_t worker) {
 void MeshPlane::Leave(std::uint32_t worker, bool pauses) {
   Node& node = nodes_[worker];
   if (node.mesh == nullptr) return;
-  node.store->lent = false;
+  node.store->GiveBack();
   if (pauses) node.store->LeaveCopy();
   node.store->EndCall();
   Wake(&node);

@@ -369,6 +369,7 @@ void MeshRun::BeginApply(Worker* worker) {
   if (worker->applying || (worker->reducing && InPlace())) return;
   worker->store->mutex.lock();
   worker->applying = true;
+  worker->store->BeforeApply();
   ForgetChanges(worker);
   if (AveragesInBackground(setting_.plan)) {
     worker->store->AddInbox();

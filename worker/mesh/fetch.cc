@@ -79,15 +79,17 @@ std::shared_ptr<Buffer> IncomingReplica::Gather(CopiedRow row) {
   return bytes;
 }
 
-// Hands out what came, one part after another, and lets go of it.
+// Hands out what came, one part after another, and lets go of it. The last part first: so the
+// process gives memory back to the system meanwhile, where its allocator has put one behind
+// another.
 template <typename F>
 void IncomingReplica::Put(CopiedRow row, F&& put) {
-  std::size_t at = 0;
-  for (SharedBytes& chunk : chunks_[static_cast<std::size_t>(row)]) {
-    put(at, chunk);
-    at += chunk.size();
-    frames_.Set(frames_.bytes() - chunk.size());
-    chunk = SharedBytes();
+  std::vector<SharedBytes>& chunks = chunks_[static_cast<std::size_t>(row)];
+  for (std::size_t at = received_[static_cast<std::size_t>(row)]; !chunks.empty();) {
+    at -= chunks.back().size();
+    put(at, chunks.back());
+    frames_.Set(frames_.bytes() - chunks.back().size());
+    chunks.pop_back();
     Meanwhile::Do();
   }
 }
@@ -111,10 +113,11 @@ void IncomingReplica::Fill(Row* row, MemoryUse use, CopiedRow from, const Layout
 }
 
 Iteration IncomingReplica::Commit() {
+  store_->AboutToChange();
+  if (store_->kept.bytes() != 0) Land(CopiedRow::kKept, store_->kept, Memory::Tensors());
   Land(CopiedRow::kParameters, store_->parameters, Memory::Tensors());
   store_->ReplacedParameters();
   if (RowsOf(plan_).base) store_->SetBase();
-  if (store_->kept.bytes() != 0) Land(CopiedRow::kKept, store_->kept, Memory::Tensors());
   Fill(&store_->initial, MemoryUse::kInitial, CopiedRow::kInitial, store_->parameters);
   store_->iteration = info_->iteration;
   store_->Empty();
@@ -178,7 +181,7 @@ void ReplicaServer::OnRequest(Instant now, const FrameHeader& request, const Gro
     if (std::any_of(all->begin(), all->end(), same)) return;
   }
   DropOlder(request);
-  Sending sending{.endpoint = *endpoint, .request = request, .snapshot = nullptr, .progress = now};
+  Sending sending{.endpoint = *endpoint, .request = request, .offer = nullptr, .progress = now};
   if (request.offset != kNoGroup) {
     GiveResult(std::move(sending), newest);
   } else if (TakeOrder(request.from)) {
@@ -204,8 +207,8 @@ void ReplicaServer::GiveResult(Sending sending, const RoundResult& newest) {
   const GroupId wanted = sending.request.offset;
   for (const Sending& other : sending_) {
     if (other.request.offset != wanted) continue;
-    if (!Has(other.snapshot->members, sending.request.from)) continue;
-    return Start(sending.progress, std::move(sending), other.snapshot);
+    if (!Has(other.offer->members, sending.request.from)) continue;
+    return Start(sending.progress, std::move(sending), other.offer);
   }
   if (newest.group == wanted && Has(newest.members, sending.request.from)) {
     used_ = sending.progress;
@@ -215,11 +218,12 @@ void ReplicaServer::GiveResult(Sending sending, const RoundResult& newest) {
   peers_->Send(sending.endpoint, Answer(sending, FrameKind::kGone), SharedBytes());
 }
 
-void ReplicaServer::Start(Instant now, Sending sending, std::shared_ptr<const Snapshot> snapshot) {
+void ReplicaServer::Start(Instant now, Sending sending, std::shared_ptr<const Offer> offer) {
   if (!peers_->Use(sending.endpoint).ok()) return;
-  sending.snapshot = std::move(snapshot);
+  sending.offer = std::move(offer);
+  sending.offer->rows->AddReader();
   sending.progress = now;
-  const ReplicaInfo& info = sending.snapshot->info;
+  const ReplicaInfo& info = sending.offer->info;
   FrameHeader header = Answer(sending, FrameKind::kReplica);
   header.length = sizeof info;
   peers_->Send(sending.endpoint, header, SharedBytes(&info, sizeof info));
@@ -232,51 +236,63 @@ std::shared_ptr<Buffer> ReplicaServer::Copy(const Layout& layout, const Memory::
   return copy;
 }
 
-std::shared_ptr<const ReplicaServer::Snapshot> ReplicaServer::TakeReplica(bool all) {
-  auto snapshot = std::make_shared<Snapshot>();
-  auto& [parameters, initial, inbox, kept] = snapshot->rows;
-  parameters = buffers_.Get(store_->parameters.bytes());
-  parameters->Expect(store_->ReadShared(Memory::InHost(parameters->data(), parameters)));
-  if (all && !store_->initial.empty()) {
-    initial = Copy(store_->parameters, Memory::In(store_->initial.data()));
-  }
-  if (all && store_->kept.bytes() != 0) kept = Copy(store_->kept, store_->KeptPlace());
-  const bool filled = all && store_->inbox_rounds != 0 && !store_->background;
-  if (filled) inbox = Copy(store_->gradients, Memory::In(store_->inbox.data()));
-  const auto bytes = [](const std::shared_ptr<Buffer>& row) {
-    return row == nullptr ? 0 : row->size();
+// REQUIRES: the store's mutex is held.
+std::shared_ptr<const ReplicaServer::Offer> ReplicaServer::TakeReplica(bool all) {
+  auto rows = std::make_shared<CopiedRows>(buffers_);
+  const auto give = [&](CopiedRow row, const Layout& layout, const Memory::Place& from) {
+    if (store_->memory->device()) return rows->SetCopy(row, Copy(layout, from));
+    rows->SetStanding(row, from.data == nullptr ? layout : layout.Over(from.data));
   };
-  snapshot->info = {.iteration = store_->iteration + store_->inbox_gain,
-                    .bytes = {bytes(parameters), bytes(initial), bytes(inbox), bytes(kept)},
-                    .inbox_rounds = filled ? store_->inbox_rounds.load() : 0,
-                    .inbox_iteration = store_->inbox_iteration};
-  return snapshot;
+  if (const std::optional<Memory::Place> shared = store_->SharedPlace()) {
+    give(CopiedRow::kParameters, store_->parameters, *shared);
+  } else {
+    const std::shared_ptr<Buffer> sum = buffers_.Get(store_->parameters.bytes());
+    sum->Expect(store_->ReadShared(Memory::InHost(sum->data(), sum)));
+    rows->SetCopy(CopiedRow::kParameters, sum);
+  }
+  if (all && !store_->initial.empty()) {
+    give(CopiedRow::kInitial, store_->parameters, Memory::In(store_->initial.data()));
+  }
+  if (all && store_->kept.bytes() != 0) give(CopiedRow::kKept, store_->kept, store_->KeptPlace());
+  const bool filled = all && store_->inbox_rounds != 0 && !store_->background;
+  if (filled) {
+    rows->SetCopy(CopiedRow::kInbox, Copy(store_->gradients, Memory::In(store_->inbox.data())));
+  }
+  if (rows->stands()) store_->standing.Add(rows);
+  auto offer = std::make_shared<Offer>();
+  offer->info = {.iteration = store_->iteration + store_->inbox_gain,
+                 .bytes = {},
+                 .inbox_rounds = filled ? store_->inbox_rounds.load() : 0,
+                 .inbox_iteration = store_->inbox_iteration};
+  for (std::size_t row = 0; row < kCopiedRows; ++row) offer->info.bytes[row] = rows->BytesOf(row);
+  offer->rows = std::move(rows);
+  return offer;
 }
 
-std::shared_ptr<const ReplicaServer::Snapshot> ReplicaServer::TakeResult(
-    const RoundResult& result) {
-  auto snapshot = std::make_shared<Snapshot>();
-  snapshot->rows[static_cast<std::size_t>(CopiedRow::kInbox)] = Copy(store_->gradients, result.row);
-  snapshot->info = {.iteration = result.round,
-                    .bytes = {0, 0, store_->gradients.bytes(), 0},
-                    .inbox_rounds = 1,
-                    .inbox_iteration = result.round};
-  snapshot->members = result.members;
-  return snapshot;
+std::shared_ptr<const ReplicaServer::Offer> ReplicaServer::TakeResult(const RoundResult& result) {
+  auto offer = std::make_shared<Offer>();
+  offer->rows = std::make_shared<CopiedRows>(buffers_);
+  offer->rows->SetCopy(CopiedRow::kInbox, Copy(store_->gradients, result.row));
+  offer->info = {.iteration = result.round,
+                 .bytes = {0, 0, store_->gradients.bytes(), 0},
+                 .inbox_rounds = 1,
+                 .inbox_iteration = result.round};
+  offer->members = result.members;
+  return offer;
 }
 
 void ReplicaServer::ServeWaiting(Instant now) {
   if (waiting_.empty() || store_->landing) return;
   const std::unique_lock lock(store_->mutex, std::try_to_lock);
   if (!lock.owns_lock()) return;
-  std::array<std::shared_ptr<const Snapshot>, 2> snapshots;  // whole, and parameters alone
+  std::array<std::shared_ptr<const Offer>, 2> offers;  // whole, and parameters alone
   std::erase_if(waiting_, [&](Sending& sending) {
     const bool all = sending.request.stage != kParametersAlone;
     if (all && !store_->CanCopyKept()) return false;
-    std::shared_ptr<const Snapshot>& snapshot = snapshots[all ? 0 : 1];
-    if (snapshot == nullptr) snapshot = TakeReplica(all);
+    std::shared_ptr<const Offer>& offer = offers[all ? 0 : 1];
+    if (offer == nullptr) offer = TakeReplica(all);
     used_ = now;
-    Start(now, std::move(sending), snapshot);
+    Start(now, std::move(sending), offer);
     return true;
   });
 }
@@ -285,18 +301,15 @@ void ReplicaServer::Service(Instant now, DurationNs timeout) {
   ServeWaiting(now);
   std::erase_if(unordered_,
                 [&](const Sending& sending) { return now - sending.progress > timeout; });
+  locked_out_ = false;
   std::erase_if(sending_, [&](Sending& sending) {
     // To make the copy may have taken longer than the timeout.
     if (!sending.looked_at) {
       sending.looked_at = now > sending.progress;
       sending.progress = now;
     }
-    bool done = false;
-    while (!done && peers_->Idle(sending.endpoint) && !Arriving(sending)) {
-      sending.progress = now;
-      done = !SendNext(&sending);
-    }
-    if (done) {
+    const bool done = SendSome(now, &sending);
+    if (done && !sending.offer->rows->lost()) {
       const FrameHeader& request = sending.request;
       peers_->Sent(Topic::kFetch, request.from, request.group, sending.endpoint);
     }
@@ -319,30 +332,47 @@ FrameHeader ReplicaServer::Answer(const Sending& sending, FrameKind kind) const 
 
 // Whether the next bytes are not in host memory yet; of a device that failed they never are.
 bool ReplicaServer::Arriving(const Sending& sending) const {
-  const std::shared_ptr<Buffer>& row = sending.snapshot->rows[sending.row];
-  if (row == nullptr || sending.offset == row->size()) return false;
-  return row->ready() <= sending.offset || !store_->memory->failure().ok();
+  const CopiedRows& rows = *sending.offer->rows;
+  if (sending.offset == rows.BytesOf(sending.row)) return false;
+  return rows.Ready(sending.row) <= sending.offset || !store_->memory->failure().ok();
 }
 
 bool ReplicaServer::Arriving() const {
-  return std::any_of(sending_.begin(), sending_.end(),
-                     [this](const Sending& sending) { return Arriving(sending); });
+  return locked_out_ || std::any_of(sending_.begin(), sending_.end(),
+                                    [this](const Sending& sending) { return Arriving(sending); });
 }
 
-// Returns false when nothing is left.
+// As much as the connection takes. Whether nothing is left.
+bool ReplicaServer::SendSome(Instant now, Sending* sending) {
+  const CopiedRows& rows = *sending->offer->rows;
+  while (peers_->Idle(sending->endpoint) && !Arriving(*sending)) {
+    sending->progress = now;
+    std::unique_lock<std::mutex> lock;
+    if (rows.stands()) {
+      lock = std::unique_lock(store_->mutex, std::try_to_lock);
+      if (!lock.owns_lock()) {
+        locked_out_ = true;
+        return false;
+      }
+    }
+    if (rows.lost() || !SendNext(sending)) return true;
+  }
+  return false;
+}
+
+// Returns false when nothing is left. REQUIRES: the store's mutex is held while the rows stand.
 bool ReplicaServer::SendNext(Sending* sending) {
-  const auto& rows = sending->snapshot->rows;
-  while (rows[sending->row] == nullptr || sending->offset == rows[sending->row]->size()) {
+  CopiedRows& rows = *sending->offer->rows;
+  while (sending->offset == rows.BytesOf(sending->row)) {
     if (++sending->row == kCopiedRows) return false;
     sending->offset = 0;
   }
-  const std::shared_ptr<Buffer>& row = rows[sending->row];
   if (Arriving(*sending)) return true;
   FrameHeader header = Answer(*sending, FrameKind::kChunk);
   header.stage = static_cast<std::uint32_t>(sending->row);
   header.offset = sending->offset;
-  header.length = std::min(chunk_bytes_, row->ready() - sending->offset);
-  peers_->Send(sending->endpoint, header, Within(row, sending->offset, header.length));
+  header.length = std::min(chunk_bytes_, rows.Ready(sending->row) - sending->offset);
+  peers_->Send(sending->endpoint, header, rows.Read(sending->row, sending->offset, header.length));
   sending->offset += header.length;
   return true;
 }

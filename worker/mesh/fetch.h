@@ -16,6 +16,7 @@
 #include "common/base/time.h"
 #include "prd/status.h"
 #include "worker/memory/buffers.h"
+#include "worker/mesh/copied_rows.h"
 #include "worker/mesh/frame.h"
 #include "worker/mesh/peers.h"
 #include "worker/mesh/replica_store.h"
@@ -77,9 +78,9 @@ struct RoundResult {
   SharedList<GroupMember> members;  // of the round: they may copy it
 };
 
-// Sends the replica to peers that ask. The replica is copied at one moment between two steps, once
-// for all peers that wait then, and sent from the copy. Where it has state that is kept, that is
-// when the store can copy it (ReplicaStore). A round's result is copied when a peer asks.
+// Sends the replica to peers that ask, as it is at one moment between two steps, the same for all
+// peers that wait then (CopiedRows). Where it has state that is kept, that is when the store can
+// copy it (ReplicaStore). A round's result is copied when a peer asks.
 //
 // A replica goes only to whom the controller has ordered to copy it (Order): one order, one copy. A
 // request may come before its order, and waits for it.
@@ -129,23 +130,23 @@ class ReplicaServer {
   void Clear();
   // Other memory is used from now on.
   void Forget() { buffers_.Forget(); }
-  // Something that is to be sent is on its way to host memory.
+  // Something that is to be sent is on its way to host memory, or the caller is about to change it.
   bool Arriving() const;
 
  private:
-  struct Snapshot {
+  struct Offer {
     ReplicaInfo info;
-    std::array<std::shared_ptr<Buffer>, kCopiedRows> rows;  // null: there is none
-    SharedList<GroupMember> members;                        // of a round whose result it is
+    std::shared_ptr<CopiedRows> rows;
+    SharedList<GroupMember> members;  // of a round whose result it is
   };
   struct Sending {
     std::string endpoint;
     FrameHeader request;
-    std::shared_ptr<const Snapshot> snapshot;
+    std::shared_ptr<const Offer> offer;
     std::size_t row = 0;  // CopiedRow
     std::uint64_t offset = 0;
     Instant progress;
-    bool looked_at = false;  // in a turn after the one in which it has got its snapshot
+    bool looked_at = false;  // in a turn after the one in which it has got its offer
   };
 
   bool TakeOrder(Incarnation member);
@@ -153,13 +154,14 @@ class ReplicaServer {
   void DropOlder(const FrameHeader& request);
   std::shared_ptr<Buffer> Copy(const Layout& layout, const Memory::Place& from);
   // `all`: with all that a worker that goes on with it needs, else the parameters alone.
-  std::shared_ptr<const Snapshot> TakeReplica(bool all);
-  std::shared_ptr<const Snapshot> TakeResult(const RoundResult& result);
+  std::shared_ptr<const Offer> TakeReplica(bool all);
+  std::shared_ptr<const Offer> TakeResult(const RoundResult& result);
   void GiveResult(Sending sending, const RoundResult& newest);
-  void Start(Instant now, Sending sending, std::shared_ptr<const Snapshot> snapshot);
+  void Start(Instant now, Sending sending, std::shared_ptr<const Offer> offer);
   FrameHeader Answer(const Sending& sending, FrameKind kind) const;
   bool Arriving(const Sending& sending) const;
   bool SendNext(Sending* sending);
+  bool SendSome(Instant now, Sending* sending);
 
   ReplicaStore* store_;
   Peers* peers_;
@@ -168,8 +170,9 @@ class ReplicaServer {
   std::optional<Instant> used_;                // they were, last
   std::map<Incarnation, std::size_t> orders_;  // copies that are not asked for yet
   std::deque<Sending> unordered_;              // without an order yet; `progress`: since then
-  std::deque<Sending> waiting_;                // without a snapshot yet
+  std::deque<Sending> waiting_;                // without an offer yet
   std::deque<Sending> sending_;
+  bool locked_out_ = false;  // in the turn before
 };
 
 }  // namespace prd

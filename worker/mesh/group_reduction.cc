@@ -166,6 +166,12 @@ void GroupReduction::Staged() {
     options.done = &store->averaged_cells;
   }
   options.settles = Settles();
+  if (Commits() && InPlace()) {
+    options.before_landing = [store] {
+      const std::lock_guard lock(store->mutex);  // the caller waits
+      store->AboutToChange();
+    };
+  }
   if (Settles() && !device()) {
     options.into = Reduction::Into::kBase;
     options.base = store->base.data();

@@ -451,6 +451,7 @@ void Reduction::OmitZeros(SharedBytes* chunk) {
 void Reduction::Keep(std::size_t offset, std::size_t length, const SharedBytes& chunk,
                      std::uint64_t done) {
   if (options_.into == Into::kNowhere) return;
+  if (!landed_ && options_.before_landing) options_.before_landing();
   landed_ = true;
   const std::size_t first = offset / cell_bytes_;
   if (options_.done != nullptr) {

@@ -52,6 +52,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -95,6 +96,8 @@ class Reduction {
     // where nothing is done yet. Null: nothing is noted. Around the ring, with kRow, kBase or
     // kNowhere.
     std::vector<bool>* done = nullptr;
+    // Called once, before the first part of the result comes to rest. May be empty.
+    std::function<void()> before_landing;
   };
 
   // The same on all workers of a job. Measured on 4 cores, 64 bytes: directly among 4 members 0.25

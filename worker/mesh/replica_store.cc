@@ -44,6 +44,7 @@ void ReplicaStore::Prepare(const Plan& plan) {
   const Rows rows = RowsOf(plan);
   const std::size_t bytes = NeedsGradients(plan) ? gradients.bytes() : parameters.bytes();
   const std::lock_guard lock(mutex);
+  AboutToChange();
   background = AveragesInBackground(plan);
   mixes_first = HasNeighbours(plan) && !AppliesFirst(plan);
   Empty();
@@ -66,6 +67,7 @@ void ReplicaStore::SetTensors(const std::vector<Tensor>& model,
                               const std::vector<Tensor>& model_gradients,
                               const std::vector<StateTensor>& state) {
   const std::lock_guard lock(mutex);
+  AboutToChange();
   std::vector<Tensor> mean, others, all = model;
   for (const StateTensor& tensor : state) {
     (tensor.average ? mean : others).push_back({tensor.data, tensor.count, tensor.dtype});
@@ -101,9 +103,16 @@ void ReplicaStore::BeginCall(bool step) {
 void ReplicaStore::EndCall() {
   GiveAveraged();
   if (kept.bytes() == 0 || kept_in_calls || copies_due == 0) return;
+  AboutToChange();
   kept_copied = --copies_due > 0;
   memory->Size(&kept_copy, MemoryUse::kState, kept_copied ? kept.bytes() : 0);
   if (kept_copied) memory->Combine(kept, Memory::In(kept_copy.data()), {{Memory::Tensors()}});
+}
+
+void ReplicaStore::GiveBack() {
+  const std::lock_guard lock(mutex);
+  if (kept.bytes() != 0 && !kept_in_calls) AboutToChange();
+  lent = false;
 }
 
 bool ReplicaStore::CanCopyKept() {
@@ -114,6 +123,7 @@ bool ReplicaStore::CanCopyKept() {
 
 void ReplicaStore::TakeAveraged(bool step_begins) {
   if (averaged.bytes() == 0) return;
+  AboutToChange();
   caller_newer = step_begins && mixes_first;
   if (caller_newer) {
     memory->Size(&given, MemoryUse::kState, shadow.size());
@@ -201,6 +211,7 @@ const std::byte* ReplicaStore::LandArriving(Iteration round, bool latest_only) {
 std::int64_t ReplicaStore::AddInbox() {
   if (!background || inbox_rounds == 0) return 0;
   PRD_CHECK(inbox.size() == parameters.bytes());
+  AboutToChange();
   memory->Combine(parameters, Memory::Tensors(), {{Memory::Tensors()}, {Memory::In(inbox.data())}});
   shadow_newer = true;
   iteration += std::exchange(inbox_gain, 0);
@@ -213,9 +224,14 @@ std::shared_ptr<Transfer> ReplicaStore::ReadVirtual(const Memory::Place& row) co
 }
 
 std::shared_ptr<Transfer> ReplicaStore::ReadShared(const Memory::Place& row) const {
-  if (!base.empty()) return memory->Combine(parameters, row, {{Memory::In(base.data())}});
-  if (background) return ReadVirtual(row);
-  return memory->Combine(parameters, row, {{Memory::Tensors()}});
+  const std::optional<Memory::Place> place = SharedPlace();
+  return place ? memory->Combine(parameters, row, {{*place}}) : ReadVirtual(row);
+}
+
+std::optional<Memory::Place> ReplicaStore::SharedPlace() const {
+  if (!base.empty()) return Memory::In(base.data());
+  if (background && inbox_rounds != 0) return std::nullopt;
+  return Memory::Tensors();
 }
 
 void ReplicaStore::SwapBoxes() {
@@ -259,6 +275,7 @@ void ReplicaStore::TakeDifference() {
 
 void ReplicaStore::AddToBase(const Memory::Place& mean, double share) {
   PRD_CHECK(base.size() == parameters.bytes());
+  AboutToChange();
   const Memory::Place start = Memory::In(base.data());
   const Memory::Place to[] = {start, Memory::Tensors()};
   const Memory::Input from[] = {{start}, {mean, WeightOf(share)}};
@@ -279,11 +296,13 @@ void ReplicaStore::Mix(double own_weight, std::span<const Weighted> others) {
   std::vector<Memory::Input> from = {{Memory::Tensors(), weights[0]}};
   for (std::size_t i = 0; i < others.size(); ++i) from.push_back({others[i].row, weights[i + 1]});
   const Memory::Place to = Memory::Tensors();
+  AboutToChange();
   memory->Combine(parameters, 0, parameters.bytes(), std::span(&to, 1), from);
   shadow_newer = true;
 }
 
 void ReplicaStore::SetParameters(const Memory::Place& row, Weight initial_share) {
+  AboutToChange();
   memory->Combine(parameters, Memory::Tensors(),
                   {{row}, {Memory::In(initial.data()), initial_share}});
   ReplacedParameters();
@@ -295,16 +314,19 @@ void ReplicaStore::ReplacedParameters() {
 }
 
 void ReplicaStore::SetWhole(const Memory::Place& row) {
+  AboutToChange();
   memory->Combine(whole, Memory::Tensors(), {{row}});
   ReplacedParameters();
 }
 
 void ReplicaStore::KeepInitial() {
+  AboutToChange();
   memory->Size(&initial, MemoryUse::kInitial, parameters.bytes());
   memory->Combine(parameters, Memory::In(initial.data()), {{Memory::Tensors()}});
 }
 
 void ReplicaStore::SetBase() {
+  AboutToChange();
   averaged_cells.clear();
   memory->Size(&base, MemoryUse::kBase, parameters.bytes());
   memory->Combine(parameters, Memory::In(base.data()), {{Memory::Tensors()}});

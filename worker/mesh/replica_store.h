@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "common/base/messages.h"
 #include "worker/memory/layout.h"
 #include "worker/memory/memory.h"
+#include "worker/mesh/copied_rows.h"
 
 namespace prd {
 
@@ -89,6 +91,10 @@ struct ReplicaStore {
   // that copies the replica gets the base.
   Row base;
 
+  // What peers copy, from where it stands in parameters, base, initial and kept state. All that
+  // writes these calls AboutToChange before.
+  StandingRows standing;
+
   // Whether the caller is in a call (or in its `apply`, with the mutex), so that `kept` may be
   // read. The background thread's alone.
   bool lent = false;
@@ -119,6 +125,10 @@ struct ReplicaStore {
   // State, as a call begins and ends. REQUIRES: mutex is held by the caller's thread.
   void BeginCall(bool step);
   void EndCall();
+  // `lent` ends. The background thread, while the caller waits; without the mutex.
+  void GiveBack();
+  // Before the replica changes, or the tensors are no longer to be read. REQUIRES: mutex is held.
+  void AboutToChange() { standing.CopyRest(); }
   // The caller goes away for long: the end of this call leaves a copy of `kept`. REQUIRES: as
   // EndCall.
   void LeaveCopy() { copies_due = kCopiesDue; }
@@ -132,6 +142,11 @@ struct ReplicaStore {
   // And back, if the shadow is newer. REQUIRES: mutex is held; the caller's thread, or it waits.
   void TakeAveraged(bool step_begins = false);
   void GiveAveraged();
+  // `apply` is to run. REQUIRES: mutex is held.
+  void BeforeApply() {
+    AboutToChange();
+    GiveAveraged();
+  }
   // What a group reduces that begins a run: parameters, and what is kept with them.
   const Layout* BeginsWith() const { return kept.bytes() == 0 ? &parameters : &whole; }
 
@@ -202,6 +217,8 @@ struct ReplicaStore {
   // What peers that copy the replica get as its parameters: `row` = the base, if the plan has one;
   // parameters + inbox under AveragesInBackground; else the parameters.
   std::shared_ptr<Transfer> ReadShared(const Memory::Place& row) const;
+  // Where that stands; nullopt: it is a sum.
+  std::optional<Memory::Place> SharedPlace() const;
   // AveragesInBackground: `row`, or the outbox, = parameters + inbox.
   std::shared_ptr<Transfer> ReadVirtual(const Memory::Place& row) const;
   void TakeVirtual();

@@ -124,6 +124,7 @@ void Shards::Read(std::uint32_t shard, std::shared_ptr<const Buffer> values) {
   PRD_CHECK(values->size() >= range.length);
   const std::lock_guard lock(store_->mutex);
   PRD_CHECK(store_->base.size() == store_->parameters.bytes());
+  store_->AboutToChange();
   const Memory::Place to[] = {Memory::Tensors(), Memory::In(store_->base.data() + range.begin)};
   const Memory::Input from = {Memory::InHost(values->data(), values)};
   store_->memory->Combine(store_->parameters, range.begin, range.length, to, std::span(&from, 1));
