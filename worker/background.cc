@@ -416,13 +416,17 @@ void Background::Perform(Instant now) {
       } else if (const auto* gone = std::get_if<ForgetMembers>(&action)) {
         mesh_->ForgetMembers(now, gone->incarnations);
       } else if (auto* reduce = std::get_if<StartReduce>(&action)) {
-        mesh_->StartReduce(now, reduce->group, reduce->what, reduce->gain);
+        if (const Status whole = store_.Whole(); !whole.ok()) {
+          core_.Fail(now, whole, &actions_);
+        } else {
+          mesh_->StartReduce(now, reduce->group, reduce->what, reduce->gain);
+        }
       } else if (std::holds_alternative<CancelReduce>(action)) {
         mesh_->CancelReduce();
       } else if (const auto* give_up = std::get_if<GiveUpReduce>(&action)) {
         mesh_->GiveUpReduce(give_up->reason);
       } else if (auto* fetch = std::get_if<StartFetch>(&action)) {
-        mesh_->StartFetch(now, fetch->source, fetch->result, fetch->contributed);
+        mesh_->StartFetch(now, fetch->source, fetch->result, fetch->contributed, fetch->in_place);
       } else if (std::holds_alternative<CancelFetch>(action)) {
         mesh_->CancelFetch();
       } else if (auto* copy = std::get_if<CopyForAverage>(&action)) {
@@ -479,9 +483,12 @@ void Background::SendEnvelope(const WorkerEnvelope& envelope) {
 
 void Background::Answer(Reply reply) {
   if (!reply.duty) store_.GiveBack();
-  if (!reply.done.status.ok()) {  // the caller may be about to let go of its tensors
+  if (Status& status = reply.done.status; !status.ok()) {
     const std::lock_guard lock(store_.mutex);
-    store_.AboutToChange();
+    store_.AboutToChange();  // the caller may be about to let go of its tensors
+    if (const Status whole = store_.Whole(); !whole.ok() && status.code() != whole.code()) {
+      status = Status(status.code(), status.message() + "; " + whole.message());
+    }
   }
   Publish();
   const std::lock_guard lock(mutex_);

@@ -18,6 +18,7 @@ FEW = (2, 3, 5, 8, 12, 17, 23, 31, 40, 52, 67, 90)
 FLOATS = 600_000  # so many that reductions go around the ring, in chunks
 OFFSET, TARGETS = 1000, 3  # the model starts at OFFSET, and worker r pulls it towards OFFSET + r
 VICTIM = 3
+CHUNKS = 32  # of 512 KiB, in the model that a newcomer copies
 
 CASES = (("all-reduce", ""), ("backup", "backups = 1\n"), ("eager", 'quorum = "majority"\n'), ("esync", ""),
          ("p-reduce", ""), ("p-reduce", "overlap = true\n"), ("prague", 'generator = "random"\n'), ("ad-psgd", ""),
@@ -57,8 +58,31 @@ class Training(cluster_test.Training):
             models.setdefault(line["iteration"], set()).add(line["model"])
         self.assertEqual([at for at, of in models.items() if len(of) > 1], [], "workers of one iteration have several models")
 
+    def copied(self, engine):
+        """The only source is killed as a newcomer copies its model: so the newcomer has a part of it, and ends, saying so."""
+        config = f'[[job]]\nname = "toy"\nengine = "{engine}"\nworkers = 1\n'
+        dies = {"LD_PRELOAD": f"{BIN}/libkill_at.so", "PRD_TEST_KILL_LONG": str(CHUNKS // 2)}
+        with cluster.Cluster(BIN, config) as c:
+            stop = c.dir / "stop"
+            usual = {"steps": 1_000_000, "step_ms": 20, "size": CHUNKS << 17, "args": ["--stop-file", stop]}
+
+            source = c.worker(0, env=dies, **usual)
+            source.wait_for(lambda line: line.get("step", -1) >= 3, "step 3")
+            newcomer = c.worker(1, **usual)
+            self.assertEqual(source.process.wait(cluster.DEADLINE_S), -signal.SIGKILL, source.lines[-3:])
+            self.assertIn("are partly those of a peer", newcomer.fail())
+            others = [c.worker(rank, **usual) for rank in (0, 1)]
+            for worker in others:
+                worker.wait_for(lambda line: line.get("step", -1) >= 3, "step 3 after that")
+            stop.touch()
+            self.finish_equal(others)
+            self.replays(c)
+
     def test_a_worker_dies_before_any_message(self):
         self.side_by_side(self.dies, *CASES)
+
+    def test_a_source_dies_as_it_is_copied(self):
+        self.side_by_side(self.copied, *(engine for engine, options in CASES if not options))
 
 
 if __name__ == "__main__":

@@ -43,6 +43,14 @@ BUGS = {
         "  if (waiting_.empty() || store_->landing) return;\n",
         "  if (waiting_.empty()) return;\n"
         "  if (store_->landing && !Planted(\"copied-while-a-result-lands\")) return;\n"),
+    "copied-while-a-copy-lands": (
+        "fetch.cc",
+        "  if (store_->torn) waiting_.clear();",
+        "  if (store_->torn && !Planted(\"copied-while-a-copy-lands\")) waiting_.clear();"),
+    "torn-unsaid": (
+        "fetch.cc",
+        "  if (!std::exchange(store_->torn, true)) {\n",
+        "  if (!std::exchange(store_->torn, !Planted(\"torn-unsaid\"))) {\n"),
     "done-cell-added-again": (
         "reduction.cc",
         "  const std::uint64_t here = DoneIn(offset, length) & ~done;\n",

@@ -29,13 +29,19 @@ bool MeshRun::IsVersion(const Worker& source, Instant since,
 
 void MeshRun::Fetch(Worker* worker) {
   Worker* source = Any();
-  if (source == nullptr || source == worker || !source->started || worker->copying ||
-      worker->reserved || worker->applying || !worker->pulls.empty()) {
+  if (source == nullptr || source == worker || worker->copying || worker->reserved ||
+      worker->applying || !worker->pulls.empty()) {
     return;
   }
+  // The source may be about to copy itself, or does so already.
+  if (!source->started && !(source->copying && source->copying->result == kNoGroup)) return;
   ++result_.copies;
   worker->started = false;
-  worker->copying = {.source = source->number, .life = source->life, .since = network_.now()};
+  const bool in_place = prng_.Below(2) == 0;
+  worker->copying = {.source = source->number,
+                     .life = source->life,
+                     .since = network_.now(),
+                     .in_place = in_place};
   const GroupMember member = MemberOf(*source);
   // The order may come late.
   const GroupMember taker = MemberOf(*worker);
@@ -46,7 +52,9 @@ void MeshRun::Fetch(Worker* worker) {
     });
   }
   worker->mesh->Announce(network_.now(), {member});
-  worker->mesh->StartFetch(network_.now(), member);
+  Say(Name(worker->number) + " begins to copy " + Name(source->number) +
+      (in_place ? ", in place" : ""));
+  worker->mesh->StartFetch(network_.now(), member, kNoGroup, false, in_place);
   Wake(worker);
 }
 
@@ -85,9 +93,18 @@ void MeshRun::OnFetched(Worker* worker, const Status& status, Iteration iteratio
   const Copying copying = *std::exchange(worker->copying, std::nullopt);
   Say(Name(worker->number) + " copies from " + Name(copying.source) + ": " + status.ToString());
   if (copying.result != kNoGroup) return OnResultFetched(worker, copying, status);
-  SetVersion(worker);
+  if (!status.ok() && !worker->store->torn &&
+      VersionOf(*worker->store) != worker->versions.back().version) {
+    throw Violation("torn", Name(worker->number) +
+                                " has a part of a copy that failed, and does "
+                                "not know it");
+  }
+  if (!worker->store->torn) SetVersion(worker);
   CheckHonest(worker, status);
   if (!status.ok()) return;
+  if (worker->store->torn) {
+    throw Violation("torn", Name(worker->number) + " ends a copy, and is still torn");
+  }
   ++result_.copied;
   ForgetChanges(worker);
   worker->started = true;

@@ -16,7 +16,11 @@ void MeshRun::MakeInitial() {
   for (Worker& worker : workers_) {
     if (worker.mesh == nullptr || worker.reserved || worker.copying || worker.applying) continue;
     if (!worker.pulls.empty()) continue;
-    all.push_back(&worker);
+    if (worker.store->torn) {
+      Kill(&worker);  // nobody has what it wants, and its own is gone
+    } else {
+      all.push_back(&worker);
+    }
   }
   if (all.empty()) return;
   const std::size_t source = prng_.Below(all.size());

@@ -117,6 +117,7 @@ class MeshPlane final : public Plane {
   }
   MeshKey Key(std::uint32_t worker) const override { return nodes_[worker].mesh->key(); }
 
+  bool Torn(std::uint32_t worker) const override { return nodes_[worker].store->torn; }
   std::uint64_t Mark(std::uint32_t worker) const override {
     return Replica{.x = world_->replicas[worker].x}.Digest();
   }
@@ -360,7 +361,7 @@ void MeshPlane::Perform(std::uint32_t worker, const Action& action) {
     Say(*node, "begins to copy " + WorkerName(WorkerOf(fetch->source.incarnation)));
     groups_.Copies(worker, (*workers_)[worker].run_number(), *fetch);
     if (fetch->result == kNoGroup) Copy(worker, CopyBook::Kind::kReplica, fetch->source);
-    mesh.StartFetch(now, fetch->source, fetch->result, fetch->contributed);
+    mesh.StartFetch(now, fetch->source, fetch->result, fetch->contributed, fetch->in_place);
     MayBreak(world_->workload.faults.fetch_fails, WorkerOf(fetch->source.incarnation), worker);
   } else if (std::holds_alternative<CancelFetch>(action)) {
     mesh.CancelFetch();
@@ -427,6 +428,11 @@ void MeshPlane::MayBreak(double probability, std::uint32_t a, std::uint32_t b) {
 }
 
 void MeshPlane::Reduce(Node* node, const StartReduce& start) {
+  if (const Status whole = node->store->Whole(); !whole.ok()) {
+    return Tell(node, [whole](SessionCore* core, Instant now, Actions* out) {
+      core->Fail(now, whole, out);
+    });
+  }
   Say(*node, "begins group " + std::to_string(start.group.id));
   node->group = start.group;
   node->what = start.what;

@@ -367,6 +367,7 @@ void MeshRun::ForgetChanges(Worker* worker) {
 
 void MeshRun::BeginApply(Worker* worker) {
   if (worker->applying || (worker->reducing && InPlace())) return;
+  if (worker->copying && worker->copying->in_place) return;  // its caller waits
   worker->store->mutex.lock();
   worker->applying = true;
   worker->store->BeforeApply();

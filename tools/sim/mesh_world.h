@@ -60,6 +60,7 @@ struct Copying {
   std::uint64_t life = 0;
   Instant since;
   GroupId result = kNoGroup;
+  bool in_place = false;
 };
 struct Pulling {
   std::size_t from = 0;

@@ -59,6 +59,8 @@ class Plane {
   virtual void End(std::uint32_t worker, bool killed) = 0;
   virtual std::vector<std::string> Endpoints(std::uint32_t worker) const = 0;
   virtual MeshKey Key(std::uint32_t worker) const = 0;
+  // It has a part of another one's replica.
+  virtual bool Torn(std::uint32_t) const { return false; }
   // Equal for equal replicas.
   virtual std::uint64_t Mark(std::uint32_t worker) const = 0;
 

@@ -480,7 +480,9 @@ void SimWorker::OnCallDone(const CallDone& done) {
   const bool dismissed =
       !done.status.ok() && parts_->world->dismissed.contains(core_.incarnation());
   const bool left = noticed_ && done.status.code() == Code::kAborted;
-  if (over || dismissed || left) return Away(parts_->world->workload.faults.return_ms);
+  // Its user loads the model again, and attaches anew.
+  const bool torn = done.status.code() == Code::kDataLoss && parts_->plane->Torn(number_);
+  if (over || dismissed || left || torn) return Away(parts_->world->workload.faults.return_ms);
   // The job has lost it: it joins again with its next step.
   if (phase_ == Phase::kAveraging && done.status.code() == Code::kUnavailable) return GoOn();
   if (!done.status.ok()) {

@@ -71,6 +71,8 @@ struct StartFetch {
   GroupMember source;
   GroupId result = kNoGroup;  // kNoGroup: the replica; else that round's result
   bool contributed = false;   // this worker's outbox was part of that round
+  // The replica takes the place of this worker's own as it comes: it has never trained with that.
+  bool in_place = false;
 };
 struct CancelFetch {};
 // Copy this member's parameters for the average that the caller asked for. Nothing of the replica

@@ -20,10 +20,10 @@ void CallWork::Reduce(Instant now, Group group, const Reduced& what, Actions* ou
   out->push_back(StartReduce{.group = group_, .what = what});
 }
 
-void CallWork::Fetch(const GroupMember& source, Actions* out) {
+void CallWork::Fetch(const GroupMember& source, bool in_place, Actions* out) {
   state_ = State::kFetch;
   source_ = source.rank;
-  out->push_back(StartFetch{.source = source});
+  out->push_back(StartFetch{.source = source, .in_place = in_place});
 }
 
 void CallWork::Apply(ApplyNow::What what, Iteration iteration, Actions* out) {

@@ -34,7 +34,7 @@ class CallWork {
 
   // Begin what is said. REQUIRES: idle().
   void Reduce(Instant now, Group group, const Reduced& what, Actions* out);
-  void Fetch(const GroupMember& source, Actions* out);
+  void Fetch(const GroupMember& source, bool in_place, Actions* out);
   // The caller applies, or adds, what is not a group's result: no report follows.
   void Apply(ApplyNow::What what, Iteration iteration, Actions* out);
   // The caller applies the group's result, which is in the gradients.

@@ -295,7 +295,9 @@ void SessionFlow::BeginHeld(Actions* out) {
   const bool final = group != nullptr && group->kind == GroupKind::kFinal;
   if (final && protocol_->DelaysFinal(out)) return;
   CallWork::Held held = p_.work.TakeHeld();
-  if (const auto* adopt = std::get_if<Adopt>(&held)) return p_.work.Fetch(adopt->source, out);
+  if (const auto* adopt = std::get_if<Adopt>(&held)) {
+    return p_.work.Fetch(adopt->source, p_.call.is(Call::kAttach), out);
+  }
   Begin(std::move(std::get<Group>(held)), out);
 }
 

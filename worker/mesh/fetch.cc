@@ -15,7 +15,21 @@ bool Has(const SharedList<GroupMember>& members, Incarnation incarnation) {
   });
 }
 
+// A device is given this much at a time of what a peer sends. A multiple of 8 (layout.h).
+constexpr std::uint64_t kStage = 4 << 20;
+
 }  // namespace
+
+IncomingReplica::IncomingReplica(ReplicaStore* store, const Plan& plan, const Wanted& wanted)
+    : store_(store),
+      plan_(plan),
+      wanted_(wanted),
+      buffers_(
+          [store](std::size_t bytes) {
+            return store->memory->AllocateHost(MemoryUse::kCopies, bytes);
+          },
+          [store] { store->memory->Sweep(); }),
+      frames_(store->memory->meter(), MemoryUse::kCopies, false) {}
 
 Status IncomingReplica::OnInfo(const ReplicaInfo& info) {
   const auto expect = [](const char* what, std::uint64_t found, std::uint64_t here) {
@@ -24,12 +38,12 @@ Status IncomingReplica::OnInfo(const ReplicaInfo& info) {
                : Status(Code::kDataLoss, "the source has " + std::to_string(found) + " bytes of " +
                                              what + ", this worker " + std::to_string(here));
   };
-  const bool replica = result_ == kNoGroup;
+  const bool replica = result() == kNoGroup;
   const auto& [parameters, initial, inbox, kept] = info.bytes;
   const std::uint64_t model = replica ? store_->parameters.bytes() : 0;
   PRD_RETURN_IF_ERROR(expect("parameters", parameters, model));
   if (initial != 0) PRD_RETURN_IF_ERROR(expect("the initial model", initial, model));
-  PRD_RETURN_IF_ERROR(expect("state", kept, replica && !alone_ ? store_->kept.bytes() : 0));
+  PRD_RETURN_IF_ERROR(expect("state", kept, replica && !wanted_.alone ? store_->kept.bytes() : 0));
   const bool filled = info.inbox_rounds != 0;
   PRD_RETURN_IF_ERROR(expect("rounds' results", inbox, filled ? store_->gradients.bytes() : 0));
   if (info.iteration < 0 || info.inbox_iteration < 0 || info.inbox_rounds < 0 ||
@@ -41,9 +55,9 @@ Status IncomingReplica::OnInfo(const ReplicaInfo& info) {
 }
 
 Status IncomingReplica::OnFrame(const FrameHeader& header, SharedBytes payload) {
-  if (header.kind == FrameKind::kGone && result_ != kNoGroup && !info_) {
+  if (header.kind == FrameKind::kGone && result() != kNoGroup && !info_) {
     return Status(Code::kNotFound,
-                  "the source does not have the result of group " + std::to_string(result_));
+                  "the source does not have the result of group " + std::to_string(result()));
   }
   if (header.kind == FrameKind::kReplica) {
     ReplicaInfo info;
@@ -55,11 +69,17 @@ Status IncomingReplica::OnFrame(const FrameHeader& header, SharedBytes payload) 
   }
   const std::uint32_t row = header.stage;
   if (!info_ || header.kind != FrameKind::kChunk || row >= kCopiedRows ||
+      !std::equal(received_.begin(), received_.begin() + row, info_->bytes.begin()) ||
       header.offset != received_[row] || payload.size() == 0 ||
       payload.size() > info_->bytes[row] - received_[row]) {
     return Status(Code::kDataLoss, "the source sent bytes that do not fit");
   }
+  const std::uint64_t at = received_[row];
   received_[row] += payload.size();
+  if (wanted_.in_place) {
+    LandNow(static_cast<CopiedRow>(row), at, payload);
+    return Status::Ok();
+  }
   frames_.Set(frames_.bytes() + payload.size());
   chunks_[row].push_back(std::move(payload));
   return Status::Ok();
@@ -67,12 +87,59 @@ Status IncomingReplica::OnFrame(const FrameHeader& header, SharedBytes payload) 
 
 bool IncomingReplica::Complete() const { return info_ && received_ == info_->bytes; }
 
+const Layout& IncomingReplica::LayoutOf(CopiedRow row) const {
+  if (row == CopiedRow::kKept) return store_->kept;
+  return row == CopiedRow::kInbox ? store_->gradients : store_->parameters;
+}
+
+// Makes the row that is not there.
+Memory::Place IncomingReplica::PlaceOf(CopiedRow row) {
+  if (row == CopiedRow::kKept || row == CopiedRow::kParameters) return Memory::Tensors();
+  const bool initial = row == CopiedRow::kInitial;
+  Row* const to = initial ? &store_->initial : &store_->inbox;
+  store_->memory->Size(to, initial ? MemoryUse::kInitial : MemoryUse::kInbox,
+                       info_->bytes[static_cast<std::size_t>(row)]);
+  return Memory::In(to->data());
+}
+
+void IncomingReplica::LandNow(CopiedRow row, std::uint64_t offset, const SharedBytes& bytes) {
+  const std::lock_guard lock(store_->mutex);
+  if (!std::exchange(store_->torn, true)) {
+    store_->AboutToChange();
+    store_->Empty();
+  }
+  if (store_->memory->device()) return Stage(row, offset, bytes);
+  const Memory::Place to = PlaceOf(row);
+  if (to.data != nullptr) {
+    std::memcpy(to.data + offset, bytes.data(), bytes.size());
+  } else {
+    LayoutOf(row).Write(offset, bytes.size(), bytes.data());
+  }
+}
+
+// Whoever sent them may have cut them anywhere.
+void IncomingReplica::Stage(CopiedRow row, std::uint64_t offset, const SharedBytes& bytes) {
+  const Layout& layout = LayoutOf(row);
+  for (std::uint64_t done = 0; done < bytes.size();) {
+    const std::uint64_t begin = (offset + done) / kStage * kStage;
+    const std::uint64_t length = std::min(kStage, layout.bytes() - begin);
+    if (stage_ == nullptr) stage_ = buffers_.Get(length);
+    const std::uint64_t at = offset + done - begin;
+    const std::uint64_t part = std::min(length - at, bytes.size() - done);
+    std::memcpy(stage_->data() + at, bytes.data() + done, part);
+    done += part;
+    if (at + part < length) return;
+    Memory::Place to = PlaceOf(row);
+    if (to.data != nullptr) to.data += begin;
+    const Memory::Input from{Memory::InHost(stage_->data(), stage_)};
+    stage_.reset();
+    store_->memory->Combine(layout, begin, length, {&to, 1}, {&from, 1});
+  }
+}
+
 // Whoever sent them may have cut them anywhere.
 std::shared_ptr<Buffer> IncomingReplica::Gather(CopiedRow row) {
-  Buffers buffers([this](std::size_t bytes) {
-    return store_->memory->AllocateHost(MemoryUse::kCopies, bytes);
-  });
-  std::shared_ptr<Buffer> bytes = buffers.Get(info_->bytes[static_cast<std::size_t>(row)]);
+  std::shared_ptr<Buffer> bytes = buffers_.Get(info_->bytes[static_cast<std::size_t>(row)]);
   Put(row, [to = bytes->data()](std::size_t at, const SharedBytes& chunk) {
     std::memcpy(to + at, chunk.data(), chunk.size());
   });
@@ -96,6 +163,7 @@ void IncomingReplica::Put(CopiedRow row, F&& put) {
 
 // Moves what came to these tensors. A device copies it later, from one buffer.
 void IncomingReplica::Land(CopiedRow row, const Layout& layout, const Memory::Place& to) {
+  if (wanted_.in_place) return;
   if (store_->memory->device()) {
     const std::shared_ptr<Buffer> bytes = Gather(row);
     store_->memory->Combine(layout, to, {{Memory::InHost(bytes->data(), bytes)}});
@@ -116,6 +184,7 @@ Iteration IncomingReplica::Commit() {
   store_->AboutToChange();
   if (store_->kept.bytes() != 0) Land(CopiedRow::kKept, store_->kept, Memory::Tensors());
   Land(CopiedRow::kParameters, store_->parameters, Memory::Tensors());
+  store_->torn = false;
   store_->ReplacedParameters();
   if (RowsOf(plan_).base) store_->SetBase();
   Fill(&store_->initial, MemoryUse::kInitial, CopiedRow::kInitial, store_->parameters);
@@ -282,6 +351,7 @@ std::shared_ptr<const ReplicaServer::Offer> ReplicaServer::TakeResult(const Roun
 }
 
 void ReplicaServer::ServeWaiting(Instant now) {
+  if (store_->torn) waiting_.clear();  // there is nothing to copy here
   if (waiting_.empty() || store_->landing) return;
   const std::unique_lock lock(store_->mutex, std::try_to_lock);
   if (!lock.owns_lock()) return;

@@ -23,23 +23,22 @@
 
 namespace prd {
 
-// One replica, or one round's result, on its way here. Keeps the bytes that have come. The store is
-// not written before Commit.
+// One replica, or one round's result, on its way here. Keeps the bytes that have come, and does not
+// write the store before Commit, unless they go where they belong as they come (`in_place`). Then
+// the replica is torn (ReplicaStore) from the first of them until Commit.
 class IncomingReplica {
  public:
-  // `result`: the kRound to copy the result of, or kNoGroup for the replica.
-  // `alone`: of the replica, the parameters alone are wanted (TakeParameters).
-  IncomingReplica(ReplicaStore* store, const Plan& plan, GroupId result, bool alone = false)
-      : store_(store),
-        plan_(plan),
-        result_(result),
-        alone_(alone),
-        frames_(store->memory->meter(), MemoryUse::kCopies, false) {}
+  struct Wanted {
+    GroupId result = kNoGroup;  // of this kRound; kNoGroup: the replica
+    bool alone = false;         // of the replica, the parameters alone (TakeParameters)
+    bool in_place = false;      // the whole replica, over the one that is here
+  };
+  IncomingReplica(ReplicaStore* store, const Plan& plan, const Wanted& wanted);
 
-  GroupId result() const { return result_; }
+  GroupId result() const { return wanted_.result; }
 
-  // kReplica, then kChunk in order; or kGone. An error means that this copy cannot succeed:
-  // kNotFound, that the source has no such result.
+  // kReplica, then kChunk in order, row by row; or kGone. An error means that this copy cannot
+  // succeed: kNotFound, that the source has no such result. In place, it takes the store's mutex.
   Status OnFrame(const FrameHeader& header, SharedBytes payload);
   bool Complete() const;
   // Replaces parameters, iteration, state, initial model and inbox, and the base if the plan keeps
@@ -54,6 +53,10 @@ class IncomingReplica {
 
  private:
   Status OnInfo(const ReplicaInfo& info);
+  Memory::Place PlaceOf(CopiedRow row);
+  const Layout& LayoutOf(CopiedRow row) const;
+  void LandNow(CopiedRow row, std::uint64_t offset, const SharedBytes& bytes);
+  void Stage(CopiedRow row, std::uint64_t offset, const SharedBytes& bytes);
   template <typename F>
   void Put(CopiedRow row, F&& put);
   void Land(CopiedRow row, const Layout& layout, const Memory::Place& to);
@@ -62,8 +65,9 @@ class IncomingReplica {
 
   ReplicaStore* store_;
   Plan plan_;
-  GroupId result_;
-  bool alone_;
+  Wanted wanted_;
+  Buffers buffers_;                // host memory of copies
+  std::shared_ptr<Buffer> stage_;  // in place, on a device: the next bytes that it is to have
   std::optional<ReplicaInfo> info_;
   std::array<std::vector<SharedBytes>, kCopiedRows> chunks_;
   std::array<std::uint64_t, kCopiedRows> received_{};

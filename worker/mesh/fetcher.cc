@@ -8,7 +8,8 @@ Fetcher::Fetcher(const Context& context, Instant now, Wanted wanted, std::uint64
     : context_(context),
       wanted_(std::move(wanted)),
       number_(number),
-      replica_(context_.store, context_.plan, wanted_.result, wanted_.alone),
+      replica_(context_.store, context_.plan,
+               {.result = wanted_.result, .alone = wanted_.alone, .in_place = wanted_.in_place}),
       silence_(now, context_.timeout) {}
 
 void Fetcher::Request(bool out) {

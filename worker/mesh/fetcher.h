@@ -25,6 +25,7 @@ class Fetcher {
     GroupId result = kNoGroup;  // of this kRound, which failed here; kNoGroup: the replica
     bool contributed = false;   // the outbox was part of that
     bool alone = false;         // of the replica, the parameters alone
+    bool in_place = false;      // the whole replica, over the one that is here
   };
   struct Context {
     ReplicaStore* store = nullptr;

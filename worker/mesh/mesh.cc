@@ -206,8 +206,10 @@ void Mesh::Fetch(Instant now, const Fetcher::Wanted& wanted, std::optional<Fetch
   (*slot)->Request(directory_.IsOut(wanted.source.incarnation));
 }
 
-void Mesh::StartFetch(Instant now, const GroupMember& source, GroupId result, bool contributed) {
-  Fetch(now, {.source = source, .result = result, .contributed = contributed}, &fetching_);
+void Mesh::StartFetch(Instant now, const GroupMember& source, GroupId result, bool contributed,
+                      bool in_place) {
+  Fetch(now, {.source = source, .result = result, .contributed = contributed, .in_place = in_place},
+        &fetching_);
 }
 
 void Mesh::CancelFetch() {

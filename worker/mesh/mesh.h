@@ -175,9 +175,10 @@ class Mesh {
   // Copies the source's replica, or the result of a kRound that failed here. A replica comes with
   // its inbox, which AveragesInBackground adds to it; under Payload::kChange and HasStore it is the
   // base. A result goes where the round would have put it; `contributed`: the outbox was part of
-  // it. kNotFound: the source does not have that result any more.
+  // it. kNotFound: the source does not have that result any more. `in_place`: a replica takes the
+  // place of the one here as it comes (ReplicaStore::torn).
   void StartFetch(Instant now, const GroupMember& source, GroupId result = kNoGroup,
-                  bool contributed = false);
+                  bool contributed = false, bool in_place = false);
   void CancelFetch();
   // Copies the source's parameters, as a fetch would, into host memory; the store is not changed.
   // One at a time, beside a fetch.

@@ -12,6 +12,10 @@ namespace {
 constexpr Weight kOne = {1, 1};
 constexpr Weight kMinus = {-1, -1};
 
+const std::byte* FirstOf(const Layout& layout) {
+  return layout.pieces().empty() ? nullptr : layout.pieces().front().data;
+}
+
 }  // namespace
 
 std::size_t ReplicaStore::TrainingRow(const Plan& plan) const {
@@ -55,6 +59,14 @@ void ReplicaStore::Prepare(const Plan& plan) {
   memory->Size(&base, MemoryUse::kBase, 0);
 }
 
+Status ReplicaStore::Whole() const {
+  if (!torn) return Status::Ok();
+  return Status(
+      Code::kDataLoss,
+      "parameters and state of this worker are partly those of a peer, which went away as "
+      "they were copied: load them again, as from a checkpoint, and attach anew");
+}
+
 void ReplicaStore::UseMemory(std::unique_ptr<Memory> other) {
   const std::lock_guard lock(mutex);
   Empty();
@@ -82,7 +94,9 @@ void ReplicaStore::SetTensors(const std::vector<Tensor>& model,
   }
   trained = Layout(model);
   gradients = Layout(model_gradients);
+  const std::byte* const before = FirstOf(parameters);
   parameters = Layout(all);
+  torn = torn && FirstOf(parameters) == before;  // others are whole
   kept = Layout(others);
   all.insert(all.end(), others.begin(), others.end());
   whole = Layout(all);

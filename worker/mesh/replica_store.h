@@ -14,6 +14,7 @@
 
 #include "common/base/ids.h"
 #include "common/base/messages.h"
+#include "prd/status.h"
 #include "worker/memory/layout.h"
 #include "worker/memory/memory.h"
 #include "worker/mesh/copied_rows.h"
@@ -78,6 +79,11 @@ struct ReplicaStore {
   // A reduction writes its result over the parameters, part by part: nobody may copy them. The
   // background thread's alone.
   bool landing = false;
+  // A peer's replica comes over the one that was here, part by part, and parameters and state are
+  // of no use until all has come: a copy that fails is followed by another one, or by the session's
+  // end. The background thread's alone.
+  bool torn = false;
+  Status Whole() const;  // ok, or what torn means to the caller
   // Gradients that are averaged in place, or parameters whose changes are: the cells (reduction.h)
   // that are what a group for iteration `averaged_for`, which failed, was to make of them. Until
   // the call ends. The background thread's, and the caller's as a call begins.

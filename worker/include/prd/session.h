@@ -79,9 +79,10 @@ class PRD_EXPORT Session {
   ~Session();  // leaves without the final average, unless Finish has succeeded
 
   // Joins the job. Blocks until all workers of the job are there; then the parameters are a copy of
-  // the lowest rank's. In a job that runs already they are a copy of a peer's. kUnavailable
-  // at once: the replica's device cannot be used. If the controller refuses the worker, the code is
-  // the controller's. Unless it was cancelled, Attach may be called again, with any replica.
+  // the lowest rank's. In a job that runs already they are a copy of a peer's; after an error they
+  // and state may be so in part, and its message says it. kUnavailable at once: the replica's
+  // device cannot be used. A refusal has the controller's code. Unless cancelled, it may be called
+  // again.
   Status Attach(Replica replica);
 
   // Gives the replica its gradients, or others: as Replica::gradients. Between any two calls after
