@@ -208,6 +208,7 @@ void Mesh::Fetch(Instant now, const Fetcher::Wanted& wanted, std::optional<Fetch
 
 void Mesh::StartFetch(Instant now, const GroupMember& source, GroupId result, bool contributed,
                       bool in_place) {
+  if (in_place) KeepNewest();
   Fetch(now, {.source = source, .result = result, .contributed = contributed, .in_place = in_place},
         &fetching_);
 }
