@@ -416,10 +416,10 @@ void Background::Perform(Instant now) {
       } else if (const auto* gone = std::get_if<ForgetMembers>(&action)) {
         mesh_->ForgetMembers(now, gone->incarnations);
       } else if (auto* reduce = std::get_if<StartReduce>(&action)) {
-        if (const Status whole = store_.Whole(); !whole.ok()) {
+        if (const Status whole = store_.Whole(); !whole.ok() && !reduce->in_place) {
           core_.Fail(now, whole, &actions_);
         } else {
-          mesh_->StartReduce(now, reduce->group, reduce->what, reduce->gain);
+          mesh_->StartReduce(now, reduce->group, reduce->what, reduce->gain, reduce->in_place);
         }
       } else if (std::holds_alternative<CancelReduce>(action)) {
         mesh_->CancelReduce();

@@ -51,6 +51,10 @@ BUGS = {
         "fetch.cc",
         "  if (!std::exchange(store_->torn, true)) {\n",
         "  if (!std::exchange(store_->torn, !Planted(\"torn-unsaid\"))) {\n"),
+    "torn-start-unsaid": (
+        "group_reduction.cc",
+        "      store->torn |= torn;\n",
+        "      store->torn |= torn && !Planted(\"torn-start-unsaid\");\n"),
     "done-cell-added-again": (
         "reduction.cc",
         "  const std::uint64_t here = DoneIn(offset, length) & ~done;\n",

@@ -213,7 +213,8 @@ struct ActionText {
     return Line("reduce " + GroupText(start.group, expected.me))
         .Add("payload", payload, std::string("parameters"))
         .Add("into", landing, std::string("parameters"))
-        .Add("gain", start.gain);
+        .Add("gain", start.gain)
+        .AddFlag("in place", start.in_place);
   }
   std::string operator()(const CancelReduce&) const { return "cancel reduce"; }
   std::string operator()(const GiveUpReduce& give) const {
@@ -222,7 +223,8 @@ struct ActionText {
   std::string operator()(const StartFetch& fetch) const {
     return Line("fetch from " + Of({fetch.source}, expected.me))
         .Add("result", fetch.result)
-        .AddFlag("contributed", fetch.contributed);
+        .AddFlag("contributed", fetch.contributed)
+        .AddFlag("in place", fetch.in_place);
   }
   std::string operator()(const CancelFetch&) const { return "cancel fetch"; }
   std::string operator()(const CopyForAverage& copy) const {

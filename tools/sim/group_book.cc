@@ -258,7 +258,8 @@ void GroupBook::CheckUntouched(std::uint32_t worker, const Formed& formed, std::
   const Numbers values = Values(shape, Read(shape));
   const Numbers& before = base ? *member.holds : member.before;
   if (stays && values == before) return;
-  const bool lands = formed.group.kind == GroupKind::kTrain && Known(formed) && stays;
+  const bool replaces = formed.group.kind == GroupKind::kTrain || store.torn;
+  const bool lands = replaces && Known(formed) && stays;
   if (!lands) {
     throw Violation("untouched", WorkerName(worker) + " is changed by " +
                                      GroupName(formed.group.id) + ", which failed");

@@ -16,14 +16,11 @@ void MeshRun::MakeInitial() {
   for (Worker& worker : workers_) {
     if (worker.mesh == nullptr || worker.reserved || worker.copying || worker.applying) continue;
     if (!worker.pulls.empty()) continue;
-    if (worker.store->torn) {
-      Kill(&worker);  // nobody has what it wants, and its own is gone
-    } else {
-      all.push_back(&worker);
-    }
+    all.push_back(&worker);
   }
   if (all.empty()) return;
   const std::size_t source = prng_.Below(all.size());
+  if (all[source]->store->torn) return Kill(all[source]);  // nobody has what it wants
   for (std::size_t i = 0; i < all.size(); ++i) {
     Join(&formed, all[i], i == source ? 1 : 0);
     all[i]->started = false;
@@ -155,7 +152,8 @@ void MeshRun::Begin(GroupId id, std::size_t index) {
       std::to_string(formed.members.size()) + ", weight " + std::to_string(member.weight) +
       (formed.group.ring_only ? ", along the ring alone" : ""));
   NoteVirtual(worker);
-  worker->mesh->StartReduce(now, formed.group, what, 1);
+  const bool in_place = initial && member.weight == 0 && (store.torn || prng_.Below(2) == 0);
+  worker->mesh->StartReduce(now, formed.group, what, 1, in_place);
   Wake(worker);
   if (!last_ && prng_.Below(25) == 0) {
     const std::uint64_t life = worker->life;
@@ -297,8 +295,8 @@ void MeshRun::CheckUntouched(Worker* worker, const Formed& formed, const Taking&
   const Layout& layout = ShapeOf(*worker, formed.group.kind);
   if (changes) after = Read(layout);
   if (changes && Values(layout, after) == *member.holds) return;
-  const bool lands =
-      !initial && (changes || what == Reduced() || what.landing == Landing::kGradients);
+  const bool lands = initial ? worker->store->torn
+                             : changes || what == Reduced() || what.landing == Landing::kGradients;
   const bool whole = std::all_of(formed.members.begin(), formed.members.end(),
                                  [](const Taking& each) { return each.weight == 0 || each.gave; });
   if (!lands || !whole) {
@@ -320,7 +318,7 @@ void MeshRun::CheckUntouched(Worker* worker, const Formed& formed, const Taking&
             static_cast<double>(formed.members.size()) + 3,
             (setting_.exact && !changes) || formed.result);
   ++result_.landed_in_part;
-  SetVersion(worker);
+  if (!worker->store->torn) SetVersion(worker);
 }
 
 void MeshRun::CheckHonest(Worker* worker, const Status& status) {

@@ -428,7 +428,7 @@ void MeshPlane::MayBreak(double probability, std::uint32_t a, std::uint32_t b) {
 }
 
 void MeshPlane::Reduce(Node* node, const StartReduce& start) {
-  if (const Status whole = node->store->Whole(); !whole.ok()) {
+  if (const Status whole = node->store->Whole(); !whole.ok() && !start.in_place) {
     return Tell(node, [whole](SessionCore* core, Instant now, Actions* out) {
       core->Fail(now, whole, out);
     });
@@ -442,7 +442,7 @@ void MeshPlane::Reduce(Node* node, const StartReduce& start) {
   MayBreak(world_->workload.faults.reduce_fails, node->worker, other);
   const RunId run = (*workers_)[node->worker].run_number();
   groups_.Begins(node->worker, run, start, node->plan, *node->store);
-  node->mesh->StartReduce(Now(), start.group, start.what, start.gain);
+  node->mesh->StartReduce(Now(), start.group, start.what, start.gain, start.in_place);
 }
 
 // ---- what comes of it ----

@@ -367,7 +367,9 @@ void MeshRun::ForgetChanges(Worker* worker) {
 
 void MeshRun::BeginApply(Worker* worker) {
   if (worker->applying || (worker->reducing && InPlace())) return;
-  if (worker->copying && worker->copying->in_place) return;  // its caller waits
+  // Its caller waits for a start, or a copy.
+  if (worker->reducing && FormedOf(*worker->reserved).group.kind == GroupKind::kInitial) return;
+  if (worker->copying && worker->copying->in_place) return;
   worker->store->mutex.lock();
   worker->applying = true;
   worker->store->BeforeApply();

@@ -60,6 +60,9 @@ struct StartReduce {
   // Landing::kInbox of parameters: what the replica's count gains when the result is added to the
   // parameters.
   Iteration gain = 0;
+  // kInitial, in which this worker's own replica is no part: the result takes its place as it
+  // comes. Nobody has trained it.
+  bool in_place = false;
 };
 struct CancelReduce {};  // no result follows
 // The reduction was handed over (SessionCore::HandedOver). Its end follows, and may still be its

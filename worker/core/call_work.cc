@@ -10,14 +10,14 @@ CallWork::Held CallWork::TakeHeld() {
   return held;
 }
 
-void CallWork::Reduce(Instant now, Group group, const Reduced& what, Actions* out) {
+void CallWork::Reduce(Instant now, Group group, const Reduced& what, bool in_place, Actions* out) {
   state_ = State::kReduce;
   decides_ = Decides::kHere;
   group_ = std::move(group);
   at_ = now;
   bytes_ = 0;
   digest_ = 0;
-  out->push_back(StartReduce{.group = group_, .what = what});
+  out->push_back(StartReduce{.group = group_, .what = what, .in_place = in_place});
 }
 
 void CallWork::Fetch(const GroupMember& source, bool in_place, Actions* out) {

@@ -33,7 +33,7 @@ class CallWork {
   // ---- what runs ----
 
   // Begin what is said. REQUIRES: idle().
-  void Reduce(Instant now, Group group, const Reduced& what, Actions* out);
+  void Reduce(Instant now, Group group, const Reduced& what, bool in_place, Actions* out);
   void Fetch(const GroupMember& source, bool in_place, Actions* out);
   // The caller applies, or adds, what is not a group's result: no report follows.
   void Apply(ApplyNow::What what, Iteration iteration, Actions* out);

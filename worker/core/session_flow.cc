@@ -309,7 +309,9 @@ void SessionFlow::Begin(Group group, Actions* out) {
   if (!Passive(group)) ++p_.step.outcome.attempts;
   if (trains) p_.step.outcome.waited += p_.now - p_.step.idle_at;
   const Reduced what = WhatReduces(plan(), group.kind);
-  p_.work.Reduce(p_.now, std::move(group), what, out);
+  const bool in_place =
+      group.kind == GroupKind::kInitial && p_.call.is(Call::kAttach) && !Contributes(group);
+  p_.work.Reduce(p_.now, std::move(group), what, in_place, out);
 }
 
 void SessionFlow::Report(Outcome outcome, const std::string& detail, Actions* out) {

@@ -26,6 +26,12 @@ bool StepContext::Passive(const Group& group) const {
   });
 }
 
+bool StepContext::Contributes(const Group& group) const {
+  return std::any_of(group.members.begin(), group.members.end(), [this](const GroupMember& member) {
+    return member.incarnation == link.incarnation() && member.weight != 0;
+  });
+}
+
 void StepContext::RefuseCopy(const std::string& why, Actions* out) {
   Push(Adopted{.ok = false, .iteration = 0, .detail = why}, out);
 }

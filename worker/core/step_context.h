@@ -42,6 +42,7 @@ class StepContext {
   bool Ends() const { return aim() == Aim::kPause || aim() == Aim::kFinish; }
   // This worker takes part in the group, but what it waits for is another one (DrawnAhead).
   bool Passive(const Group& group) const;
+  bool Contributes(const Group& group) const;  // this worker, with a weight
 
   // ---- parts that a step protocol works with ----
 

@@ -8,10 +8,11 @@
 
 namespace prd {
 GroupReduction::GroupReduction(Context context, Instant now, const Group& group, Reduced what,
-                               Iteration gain)
+                               Iteration gain, bool in_place)
     : context_(std::move(context)),
       group_(group),
       gain_(gain),
+      in_place_(in_place),
       shape_(&context_.store->parameters),
       endpoints_(group.members.size()),
       silence_(now, context_.timeout) {
@@ -159,17 +160,18 @@ void GroupReduction::Staged() {
                              .ring_only = group_.ring_only};
   for (const GroupMember& each : group_.members) options.weights.push_back(each.weight);
   if (!device() && group_.initial_weight != 0) options.initial = store->initial.data();
-  if (!Commits() && InPlace()) {
+  if (!Commits() && InPlace() && !Overwrites()) {
     if (std::exchange(store->averaged_for, group_.iteration) != group_.iteration) {
       store->averaged_cells.clear();
     }
     options.done = &store->averaged_cells;
   }
   options.settles = Settles();
-  if (Commits() && InPlace()) {
-    options.before_landing = [store] {
+  if ((Commits() || Overwrites()) && InPlace()) {
+    options.before_landing = [store, torn = Overwrites()] {
       const std::lock_guard lock(store->mutex);  // the caller waits
       store->AboutToChange();
+      store->torn |= torn;
     };
   }
   if (Settles() && !device()) {
@@ -229,7 +231,7 @@ bool GroupReduction::InPlace() const {
   if (device() || ResultStays()) return false;
   const bool gradients = what_ == Reduces::kGradients && !context_.store->keeps_gradients &&
                          shape_->bytes() > context_.direct_bytes;
-  return Commits() || gradients || Settles();
+  return Commits() || gradients || Settles() || Overwrites();
 }
 
 DevicePlane::Into GroupReduction::Into() const {
@@ -565,8 +567,11 @@ void GroupReduction::AddToBase(const Memory::Place& mean) {
 void GroupReduction::CommitParameters(const Memory::Place& result, Weight initial) {
   ReplicaStore* store = context_.store;
   const GroupKind kind = group_.kind;
+  if (kind == GroupKind::kInitial) store->torn = false;
   if (stays()) {
     store->caller_newer = false;
+  } else if (Overwrites()) {
+    store->ReplacedParameters();
   } else if (shape_ == &store->whole) {
     store->SetWhole(result);
   } else if (!Commits() || (device() && !started_)) {

@@ -19,7 +19,8 @@
 // averages parameters again. Gradients and changes it takes as they are where some member has the
 // average, and sums where none has (Reduction::Options::done): so all have one average of each
 // element, and nothing is in it twice. Nobody copies a replica whose parameters are being replaced
-// (ReplicaStore::landing); where there is a base, that is copied.
+// (ReplicaStore::landing); where there is a base, that is copied. A start may come over replicas
+// that nobody has trained (Mesh::StartReduce, in_place), and leaves them torn if it fails.
 //
 // Part of Mesh: used by the background thread alone.
 #ifndef PRD_WORKER_MESH_GROUP_REDUCTION_H_
@@ -64,7 +65,8 @@ class GroupReduction {
     std::size_t direct_bytes = 0;
   };
 
-  GroupReduction(Context context, Instant now, const Group& group, Reduced what, Iteration gain);
+  GroupReduction(Context context, Instant now, const Group& group, Reduced what, Iteration gain,
+                 bool in_place);
   ~GroupReduction() { context_.store->landing = false; }
   // Reports nothing.
   void Cancel(Instant now);
@@ -137,6 +139,7 @@ class GroupReduction {
     return what_ == Reduces::kDifference && shape_->bytes() > context_.direct_bytes;
   }
   void AddToBase(const Memory::Place& mean);
+  bool Overwrites() const { return in_place_ && !device(); }
   bool Arrives() const { return what_ == Reduces::kOutbox && !device(); }
   DevicePlane::Into Into() const;
   bool ResultStays() const;
@@ -166,6 +169,7 @@ class GroupReduction {
   Context context_;
   Group group_;
   Iteration gain_;
+  bool in_place_;
   std::size_t position_ = 0;
   Reduces what_ = Reduces::kParameters;
   const Layout* shape_;   // of what is reduced: the tensors'

@@ -141,7 +141,8 @@ void Mesh::Warm() {
 
 // ---- commands ----
 
-void Mesh::StartReduce(Instant now, const Group& group, Reduced what, Iteration gain) {
+void Mesh::StartReduce(Instant now, const Group& group, Reduced what, Iteration gain,
+                       bool in_place) {
   PRD_CHECK(!active_);
   now_ = now;
   Meet(now, group.members.get());
@@ -159,7 +160,7 @@ void Mesh::StartReduce(Instant now, const Group& group, Reduced what, Iteration 
                                         .timeout = timeout_,
                                         .chunk_bytes = options_.chunk_bytes,
                                         .direct_bytes = options_.direct_bytes};
-  active_.emplace(context, now, group, what, gain);
+  active_.emplace(context, now, group, what, gain, in_place);
   Advance(now);
   if (!active_->hears()) HearFailures(now);
   link_.Service(now);

@@ -165,7 +165,10 @@ class Mesh {
   // be fetched here until the next reduction starts. REQUIRES: none is running; the group has been
   // checked (distinct members, this one among them, finite weights). Any other combination, a row
   // that the plan does not keep, and an outbox that is empty fail with kFailedPrecondition.
-  void StartReduce(Instant now, const Group& group, Reduced what = {}, Iteration gain = 0);
+  // `in_place`: of kInitial, to which this member contributes nothing. On a host the result takes
+  // the replica's place as it comes (ReplicaStore::torn).
+  void StartReduce(Instant now, const Group& group, Reduced what = {}, Iteration gain = 0,
+                   bool in_place = false);
   void CancelReduce();
   // Calls off a reduction that a device is about to commit, if that is still possible. OnReduced
   // reports the outcome.
