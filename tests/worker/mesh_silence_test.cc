@@ -330,6 +330,33 @@ TEST(MeshSilenceTest, ASourceThatCopiesForLongIsWaitedFor) {
   }
 }
 
+// A copy that gives its source up fails a group with that worker, too: in the same turn, in which
+// the group has been looked at already.
+TEST(MeshSilenceTest, WhatFailsLateInATurnIsReportedInTheNext) {
+  Silence silence(2, Plan{}, ByRing());
+  MeshNode& taker = *silence.job[1].node;
+  taker.mesh->Announce(silence.now, {silence.job[0].node->AsMember(0)});
+  taker.mesh->StartFetch(silence.now, silence.job[0].node->AsMember(0));
+  silence.Turns({1});
+  for (int third = 0; third < 2; ++third) {
+    silence.now = silence.now + kThird;
+    silence.Turns({1});
+  }
+  silence.Start(1, silence.Announce({0, 1}));
+  silence.Turns({1});
+  ASSERT_FALSE(taker.fetched || taker.reduced);
+  silence.now = silence.now + kThird;
+  taker.mesh->Service(silence.now);
+  ASSERT_TRUE(taker.fetched.has_value());
+  EXPECT_EQ(taker.fetched->status.code(), Code::kDeadlineExceeded);
+  if (!taker.reduced) {
+    ASSERT_LE(taker.mesh->NextDeadline(), silence.now);
+    taker.mesh->Service(silence.now);
+  }
+  ASSERT_TRUE(taker.reduced.has_value());
+  EXPECT_EQ(taker.reduced->status.code(), Code::kUnavailable);
+}
+
 // So is a neighbour whose update is pulled.
 TEST(MeshSilenceTest, ANeighbourThatCopiesForLongIsWaitedFor) {
   for (const bool says : {true, false}) {

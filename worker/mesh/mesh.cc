@@ -495,6 +495,7 @@ void Mesh::Acknowledge(Instant now) {
 }
 
 void Mesh::OnLost(Instant now, const std::string& endpoint) {
+  more_to_do_ = true;  // this may fail what has been looked at in this turn
   server_.OnLost(endpoint);
   exchange_.OnLost(endpoint);
   link_.OnLost(now, endpoint);
