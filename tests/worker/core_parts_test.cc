@@ -269,7 +269,7 @@ TEST(UnreachablePeersTest, NamesARankOnceASecondAndInTheReportOfItsGroup) {
 TEST(CallWorkTest, AnApplyGoesOnButIsNoGroupsResultAnyMore) {
   CallWork work;
   Actions out;
-  work.Reduce(At(1), {.id = 4, .digest = true}, {}, &out);
+  work.Reduce(At(1), {.id = 4, .digest = true}, {}, false, &out);
   EXPECT_TRUE(work.reduces(4));
   EXPECT_FALSE(work.reduces(5));
   work.OnReduced(100, 9);
@@ -292,7 +292,7 @@ TEST(CallWorkTest, WhatTheDeviceDecidesIsGivenUpAndNotCancelled) {
   Actions out;
   work.Hold(Group{.id = 4});
   EXPECT_TRUE(work.has_group());
-  work.Reduce(At(1), std::get<Group>(work.TakeHeld()), {}, &out);
+  work.Reduce(At(1), std::get<Group>(work.TakeHeld()), {}, false, &out);
   EXPECT_FALSE(work.holds());
   EXPECT_FALSE(work.handed_over());
   work.HandOver();
@@ -301,7 +301,7 @@ TEST(CallWorkTest, WhatTheDeviceDecidesIsGivenUpAndNotCancelled) {
   EXPECT_TRUE(work.given_up());
   EXPECT_TRUE(work.reduces()) << "until the device says how it ended";
   work.End();
-  work.Reduce(At(2), {.id = 5}, {}, &out);
+  work.Reduce(At(2), {.id = 5}, {}, false, &out);
   EXPECT_FALSE(work.handed_over());
   work.Cancel(&out);
   EXPECT_EQ(Count<CancelReduce>(out), 1u);
@@ -524,7 +524,7 @@ TEST(StepProtocolTest, EverySecondStepSignalsAndEndsWithItsGroup) {
   step(2);
   EXPECT_EQ(context.said, "done ready ");
   parts.step.ready_waiting = false;
-  parts.work.Reduce(At(3), {.id = 4, .iteration = 9}, {}, &out);
+  parts.work.Reduce(At(3), {.id = 4, .iteration = 9}, {}, false, &out);
   protocol->OnTrained(Outcome::kFailed, "why", &out);
   EXPECT_EQ(context.said, "done ready report ready ") << "it signals again";
   protocol->OnTrained(Outcome::kOk, {}, &out);

@@ -92,7 +92,7 @@ const Layout& IncomingReplica::LayoutOf(CopiedRow row) const {
   return row == CopiedRow::kInbox ? store_->gradients : store_->parameters;
 }
 
-// Makes the row that is not there.
+// Makes the row that is not there, or of another size.
 Memory::Place IncomingReplica::PlaceOf(CopiedRow row) {
   if (row == CopiedRow::kKept || row == CopiedRow::kParameters) return Memory::Tensors();
   const bool initial = row == CopiedRow::kInitial;
@@ -109,6 +109,11 @@ void IncomingReplica::LandNow(CopiedRow row, std::uint64_t offset, const SharedB
     store_->Empty();
   }
   if (store_->memory->device()) return Stage(row, offset, bytes);
+  Write(row, offset, bytes);
+}
+
+// To a host.
+void IncomingReplica::Write(CopiedRow row, std::uint64_t offset, const SharedBytes& bytes) {
   const Memory::Place to = PlaceOf(row);
   if (to.data != nullptr) {
     std::memcpy(to.data + offset, bytes.data(), bytes.size());
@@ -161,37 +166,30 @@ void IncomingReplica::Put(CopiedRow row, F&& put) {
   }
 }
 
-// Moves what came to these tensors. A device copies it later, from one buffer.
-void IncomingReplica::Land(CopiedRow row, const Layout& layout, const Memory::Place& to) {
-  if (wanted_.in_place) return;
+// Moves what came to where it belongs. A device copies it later, from one buffer.
+void IncomingReplica::Land(CopiedRow row) {
+  const Memory::Place to = PlaceOf(row);
+  if (wanted_.in_place || info_->bytes[static_cast<std::size_t>(row)] == 0) return;
   if (store_->memory->device()) {
     const std::shared_ptr<Buffer> bytes = Gather(row);
-    store_->memory->Combine(layout, to, {{Memory::InHost(bytes->data(), bytes)}});
+    store_->memory->Combine(LayoutOf(row), to, {{Memory::InHost(bytes->data(), bytes)}});
     return;
   }
-  const Layout in = to.data == nullptr ? layout : layout.Over(to.data);
-  Put(row, [&in](std::size_t at, const SharedBytes& chunk) {
-    in.Write(at, chunk.size(), chunk.data());
-  });
-}
-
-void IncomingReplica::Fill(Row* row, MemoryUse use, CopiedRow from, const Layout& layout) {
-  store_->memory->Size(row, use, info_->bytes[static_cast<std::size_t>(from)]);
-  if (!row->empty()) Land(from, layout, Memory::In(row->data()));
+  Put(row, [this, row](std::size_t at, const SharedBytes& chunk) { Write(row, at, chunk); });
 }
 
 Iteration IncomingReplica::Commit() {
   store_->AboutToChange();
-  if (store_->kept.bytes() != 0) Land(CopiedRow::kKept, store_->kept, Memory::Tensors());
-  Land(CopiedRow::kParameters, store_->parameters, Memory::Tensors());
+  Land(CopiedRow::kKept);
+  Land(CopiedRow::kParameters);
   store_->torn = false;
   store_->ReplacedParameters();
   if (RowsOf(plan_).base) store_->SetBase();
-  Fill(&store_->initial, MemoryUse::kInitial, CopiedRow::kInitial, store_->parameters);
+  Land(CopiedRow::kInitial);
   store_->iteration = info_->iteration;
   store_->Empty();
   if (info_->inbox_rounds == 0) return info_->iteration;
-  Fill(&store_->inbox, MemoryUse::kInbox, CopiedRow::kInbox, store_->gradients);
+  Land(CopiedRow::kInbox);
   store_->inbox_rounds = info_->inbox_rounds;
   store_->inbox_iteration = info_->inbox_iteration;
   return info_->inbox_iteration;

@@ -56,12 +56,12 @@ class IncomingReplica {
   Memory::Place PlaceOf(CopiedRow row);
   const Layout& LayoutOf(CopiedRow row) const;
   void LandNow(CopiedRow row, std::uint64_t offset, const SharedBytes& bytes);
+  void Write(CopiedRow row, std::uint64_t offset, const SharedBytes& bytes);
   void Stage(CopiedRow row, std::uint64_t offset, const SharedBytes& bytes);
   template <typename F>
   void Put(CopiedRow row, F&& put);
-  void Land(CopiedRow row, const Layout& layout, const Memory::Place& to);
+  void Land(CopiedRow row);
   std::shared_ptr<Buffer> Gather(CopiedRow row);
-  void Fill(Row* row, MemoryUse use, CopiedRow from, const Layout& layout);
 
   ReplicaStore* store_;
   Plan plan_;
