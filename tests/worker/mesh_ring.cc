@@ -120,6 +120,7 @@ void PlayedWorker::Open(MeshNode* to, const MeshKeyPair& keys) {
     zmq::socket_t& socket = purpose == Purpose::kData ? data_ : signals_;
     socket = zmq::socket_t(context_, zmq::socket_type::push);
     socket.set(zmq::sockopt::linger, 0);
+    socket.set(zmq::sockopt::sndtimeo, kSendMs);
     passes_[purpose] = ShowPass(&socket, keys, other.mesh_key, way, purpose);
     socket.connect(other.endpoints.front());
   }

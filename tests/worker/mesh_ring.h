@@ -98,6 +98,10 @@ void Announce(const std::vector<MeshNode*>& nodes, const SharedList<GroupMember>
 Pass ShowPass(zmq::socket_t* socket, const MeshKeyPair& from_keys, const MeshKey& to_key,
               const Direction& way, Purpose purpose);
 
+// So long may a test's own socket take to send: one that is refused has nobody to send to, and
+// would wait for ever.
+inline constexpr int kSendMs = 10'000;
+
 // A worker that a test plays: it is admitted, and sends what the test likes. Data and signals have
 // a connection each, as they must.
 class PlayedWorker {

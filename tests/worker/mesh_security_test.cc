@@ -317,6 +317,7 @@ class Stranger {
   zmq::socket_t Make() {
     zmq::socket_t socket(context_, zmq::socket_type::push);
     socket.set(zmq::sockopt::linger, 0);
+    socket.set(zmq::sockopt::sndtimeo, testing::kSendMs);
     return socket;
   }
   void Send(zmq::socket_t socket) {
@@ -587,6 +588,7 @@ class Tap {
       zmq::socket_t& out = out_[user];
       out = zmq::socket_t(context_, zmq::socket_type::push);
       out.set(zmq::sockopt::linger, 0);
+      out.set(zmq::sockopt::sndtimeo, testing::kSendMs);
       out.set(zmq::sockopt::sndhwm, 0);
       out.set(zmq::sockopt::plain_username, user);
       out.set(zmq::sockopt::plain_password, asked.at(9));

@@ -25,6 +25,7 @@ Wires::Wires(const std::vector<MeshNode*>& nodes) {
         zmq::socket_t& out = purpose == Purpose::kData ? wire.out : wire.signals;
         out = zmq::socket_t(context_, zmq::socket_type::push);
         out.set(zmq::sockopt::linger, 0);
+        out.set(zmq::sockopt::sndtimeo, kSendMs);
         out.set(zmq::sockopt::sndhwm, 0);
         ShowPass(&out, nodes[from]->keys(), nodes[to]->keys().public_key, way, purpose);
         out.connect(nodes[to]->mesh->endpoints().front());
