@@ -9,7 +9,8 @@
 //   once         each group, copy, pull and sample that is not called off ends once
 //   hang         and soon, once nothing goes wrong any more
 //   torn         a copy is a replica as it was between two steps of its source, since it was asked
-//                for; a result that is copied is the round's
+//                for; a result that is copied is the round's; a copy or a start that fails changes
+//                nothing, or the store says that the replica is torn
 //   ordered      and no more of them are given than the controller has ordered
 //   honest       nobody finds that a member has sent what does not fit
 //   mixed        an average with neighbours' updates is what they published

@@ -60,8 +60,8 @@ struct StartReduce {
   // Landing::kInbox of parameters: what the replica's count gains when the result is added to the
   // parameters.
   Iteration gain = 0;
-  // kInitial, in which this worker's own replica is no part: the result takes its place as it
-  // comes. Nobody has trained it.
+  // kInitial, of a worker that attaches, and contributes nothing: the result replaces its own
+  // replica as it comes.
   bool in_place = false;
 };
 struct CancelReduce {};  // no result follows
@@ -74,7 +74,7 @@ struct StartFetch {
   GroupMember source;
   GroupId result = kNoGroup;  // kNoGroup: the replica; else that round's result
   bool contributed = false;   // this worker's outbox was part of that round
-  // The replica takes the place of this worker's own as it comes: it has never trained with that.
+  // This worker attaches: the replica replaces its own as it comes.
   bool in_place = false;
 };
 struct CancelFetch {};

@@ -8,8 +8,7 @@ Fetcher::Fetcher(const Context& context, Instant now, Wanted wanted, std::uint64
     : context_(context),
       wanted_(std::move(wanted)),
       number_(number),
-      replica_(context_.store, context_.plan,
-               {.result = wanted_.result, .alone = wanted_.alone, .in_place = wanted_.in_place}),
+      replica_(context_.store, context_.plan, wanted_.what),
       silence_(now, context_.timeout) {}
 
 void Fetcher::Request(bool out) {
@@ -26,8 +25,8 @@ void Fetcher::Request(bool out) {
                            .group = number_,
                            .from = context_.self,
                            .to = wanted_.source.incarnation,
-                           .stage = wanted_.alone ? kParametersAlone : 0,
-                           .offset = wanted_.result};
+                           .stage = wanted_.what.alone ? kParametersAlone : 0,
+                           .offset = wanted_.what.result};
   context_.peers->Send(endpoint_, header, SharedBytes());
 }
 

@@ -22,10 +22,8 @@ class Fetcher {
  public:
   struct Wanted {
     GroupMember source;
-    GroupId result = kNoGroup;  // of this kRound, which failed here; kNoGroup: the replica
-    bool contributed = false;   // the outbox was part of that
-    bool alone = false;         // of the replica, the parameters alone
-    bool in_place = false;      // the whole replica, over the one that is here
+    IncomingReplica::Wanted what;  // a result: of a kRound that failed here
+    bool contributed = false;      // the outbox was part of that
   };
   struct Context {
     ReplicaStore* store = nullptr;

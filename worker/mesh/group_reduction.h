@@ -19,8 +19,9 @@
 // averages parameters again. Gradients and changes it takes as they are where some member has the
 // average, and sums where none has (Reduction::Options::done): so all have one average of each
 // element, and nothing is in it twice. Nobody copies a replica whose parameters are being replaced
-// (ReplicaStore::landing); where there is a base, that is copied. A start may come over replicas
-// that nobody has trained (Mesh::StartReduce, in_place), and leaves them torn if it fails.
+// (ReplicaStore::landing); where there is a base, that is copied. The
+// common start replaces replicas of workers that attach (Mesh::StartReduce, in_place), and leaves
+// them torn if it fails.
 //
 // Part of Mesh: used by the background thread alone.
 #ifndef PRD_WORKER_MESH_GROUP_REDUCTION_H_

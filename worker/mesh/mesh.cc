@@ -210,7 +210,10 @@ void Mesh::Fetch(Instant now, const Fetcher::Wanted& wanted, std::optional<Fetch
 void Mesh::StartFetch(Instant now, const GroupMember& source, GroupId result, bool contributed,
                       bool in_place) {
   if (in_place) KeepNewest();
-  Fetch(now, {.source = source, .result = result, .contributed = contributed, .in_place = in_place},
+  Fetch(now,
+        {.source = source,
+         .what = {.result = result, .in_place = in_place},
+         .contributed = contributed},
         &fetching_);
 }
 
@@ -220,7 +223,7 @@ void Mesh::CancelFetch() {
 }
 
 void Mesh::StartSample(Instant now, const GroupMember& source) {
-  Fetch(now, {.source = source, .alone = true}, &sampling_);
+  Fetch(now, {.source = source, .what = {.alone = true}}, &sampling_);
 }
 
 void Mesh::CancelSample() {
@@ -584,7 +587,7 @@ void Mesh::FinishFetch(Instant now) {
     if (!lock.owns_lock() || store_->away) return;
     iteration = CommitFetch();
   }
-  const bool started = status.ok() && fetching_->wanted().result == kNoGroup;
+  const bool started = status.ok() && fetching_->wanted().what.result == kNoGroup;
   fetching_.reset();
   if (started) Warm();
   Rest();

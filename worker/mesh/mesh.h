@@ -165,8 +165,8 @@ class Mesh {
   // be fetched here until the next reduction starts. REQUIRES: none is running; the group has been
   // checked (distinct members, this one among them, finite weights). Any other combination, a row
   // that the plan does not keep, and an outbox that is empty fail with kFailedPrecondition.
-  // `in_place`: of kInitial, to which this member contributes nothing. On a host the result takes
-  // the replica's place as it comes (ReplicaStore::torn).
+  // `in_place`: of kInitial, to which this member contributes nothing. On a host the result
+  // replaces the replica as it comes (ReplicaStore::torn).
   void StartReduce(Instant now, const Group& group, Reduced what = {}, Iteration gain = 0,
                    bool in_place = false);
   void CancelReduce();
@@ -178,8 +178,8 @@ class Mesh {
   // Copies the source's replica, or the result of a kRound that failed here. A replica comes with
   // its inbox, which AveragesInBackground adds to it; under Payload::kChange and HasStore it is the
   // base. A result goes where the round would have put it; `contributed`: the outbox was part of
-  // it. kNotFound: the source does not have that result any more. `in_place`: a replica takes the
-  // place of the one here as it comes (ReplicaStore::torn).
+  // it. kNotFound: the source does not have that result any more. `in_place`: a replica
+  // replaces the one here as it comes (ReplicaStore::torn).
   void StartFetch(Instant now, const GroupMember& source, GroupId result = kNoGroup,
                   bool contributed = false, bool in_place = false);
   void CancelFetch();

@@ -61,10 +61,10 @@ void ReplicaStore::Prepare(const Plan& plan) {
 
 Status ReplicaStore::Whole() const {
   if (!torn) return Status::Ok();
-  return Status(
-      Code::kDataLoss,
-      "parameters and state of this worker are partly those of a peer, which went away as "
-      "they were copied: load them again, as from a checkpoint, and attach anew");
+  return Status(Code::kDataLoss,
+                "parameters and state of this worker are partly those of a peer, because copying "
+                "them did not "
+                "end: load them again, as from a checkpoint, and attach anew");
 }
 
 void ReplicaStore::UseMemory(std::unique_ptr<Memory> other) {

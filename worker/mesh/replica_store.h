@@ -79,11 +79,11 @@ struct ReplicaStore {
   // A reduction writes its result over the parameters, part by part: nobody may copy them. The
   // background thread's alone.
   bool landing = false;
-  // A peer's replica comes over the one that was here, part by part, and parameters and state are
-  // of no use until all has come: a copy that fails is followed by another one, or by the session's
-  // end. The background thread's alone.
+  // A peer's replica is replacing the one here, part by part, or has failed to: until all has come,
+  // parameters and state are a part of each. Nobody copies them, and no group takes them in. The
+  // background thread's alone.
   bool torn = false;
-  Status Whole() const;  // ok, or what torn means to the caller
+  Status Whole() const;  // ok, or an error that tells the caller what torn means
   // Gradients that are averaged in place, or parameters whose changes are: the cells (reduction.h)
   // that are what a group for iteration `averaged_for`, which failed, was to make of them. Until
   // the call ends. The background thread's, and the caller's as a call begins.
