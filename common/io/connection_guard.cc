@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <linux/tcp.h>
-#include <malloc.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -19,6 +18,7 @@
 #include <vector>
 
 #include "common/io/clock.h"
+#include "common/io/heap.h"
 
 namespace prd {
 namespace {
@@ -482,7 +482,7 @@ void ConnectionGuard::EndCondemned() {
 void ConnectionGuard::Look() {
   look_at_ = MonotonicNs() + kLookAnyway;
   EndCondemned();
-  if (std::exchange(trim_, false)) (void)::malloc_trim(0);
+  if (std::exchange(trim_, false)) TrimHeap();
   struct Sample {
     int fd = -1;
     bool tcp = false;

@@ -1,7 +1,5 @@
 #include "worker/mesh/mesh.h"
 
-#include <malloc.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -9,6 +7,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/io/heap.h"
 
 namespace prd {
 namespace {
@@ -133,7 +132,7 @@ void Mesh::Warm() {
   if (std::exchange(warm_, true)) return;
   const std::size_t bytes = store_->TrainingRow(plan_);
   if (!Buffers::Fits(store_->LongestRow(), bytes)) buffers_.Forget();
-  malloc_trim(0);  // of frames that have come
+  TrimHeap();  // of frames that have come
   if (bytes == 0 || store_->memory->device()) return;
   const std::shared_ptr<Buffer> staging = buffers_.Get(bytes);
   std::memset(staging->data(), 0, staging->size());
