@@ -299,14 +299,16 @@ void Run::OnAskMembers(Rank rank) {
   roster_.Send(rank, std::move(members));
 }
 
-// A stopped worker leaves like a drained one: it first finishes the groups it is in.
+// A stopped worker leaves like a drained one: it first finishes the groups it is in. One that has
+// failed cannot.
 void Run::OnLeave(Rank rank, const Leave& leave) {
   const Worker& worker = roster_[rank];
   const bool stopped = worker.state == State::kPaused || worker.state == State::kFinishing ||
                        worker.state == State::kFinal;
-  if (stopped || worker.stop_held != StopReason::kNone) return orders_.Drain(rank, leave.reason);
+  const bool waits = stopped || worker.stop_held != StopReason::kNone;
+  if (waits && !leave.failed) return orders_.Drain(rank, leave.reason);
   roster_.Send(rank, Released{.reason = "left: " + leave.reason});
-  Remove(rank, LeftReason::kLeft, leave.reason);
+  Remove(rank, leave.failed ? LeftReason::kFailed : LeftReason::kLeft, leave.reason);
 }
 
 std::string Run::CountReport(Rank rank, const Trained& own, std::uint32_t nonfinite) {

@@ -215,6 +215,7 @@ struct Probed {
 
 struct Leave {
   reason @0 :Text;       # human-readable
+  failed @1 :Bool;       # it cannot go on; no decision of its program
 }
 
 struct StopJob {

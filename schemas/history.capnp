@@ -142,6 +142,7 @@ enum LeftReason {
   lost @2;
   evicted @3;
   paused @4;
+  failed @5;
 }
 
 struct WorkerLeft {

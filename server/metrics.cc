@@ -75,7 +75,7 @@ const std::map<std::string, Meaning>& Meanings() {
         "most"}},
       {"job_workers_started", {MetricType::Gauge, "Workers that the run began with"}},
       {"job_workers_joined_total", {MetricType::Counter, "Times that a worker began to train"}},
-      {"job_workers_lost_total", {MetricType::Counter, "Workers lost, or evicted"}},
+      {"job_workers_lost_total", {MetricType::Counter, "Workers lost, failed or evicted"}},
       {"batch_samples",
        {MetricType::Gauge, "Samples of a step of all workers of a job whose batch is divided"}},
       {"share_samples",

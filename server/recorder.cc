@@ -21,6 +21,8 @@ const char* Word(LeftReason why) {
       return "was evicted";
     case LeftReason::kPaused:
       return "pauses";
+    case LeftReason::kFailed:
+      return "failed";
   }
   return "is gone";
 }

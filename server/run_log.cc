@@ -18,7 +18,7 @@ const char* Word(RunLog::Kind kind) {
     case RunLog::Kind::kLeft:
       return "workers that finished, left or paused";
     case RunLog::Kind::kLost:
-      return "workers lost or evicted";
+      return "workers lost, failed or evicted";
     case RunLog::Kind::kLink:
       return "links that broke or work again";
     case RunLog::Kind::kPlacement:

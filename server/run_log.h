@@ -64,7 +64,7 @@ class RunLog {
     kGroup,
     kJoined,
     kLeft,
-    kLost,  // or evicted
+    kLost,  // or failed, or evicted
     kLink,
     kPlacement,
     kRefusal,

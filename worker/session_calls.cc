@@ -222,7 +222,7 @@ Task<bool> SessionCalls::RunApply(Iteration iteration) {
 
 Task<Status> SessionCalls::LeaveAsApplyFailed() {
   const std::string why = "apply " + failed_;
-  (void)(co_await LeaveJob(why)).ok();
+  (void)(co_await LeaveJob(why, Leaving::kFailed)).ok();
   co_return Status(Code::kAborted, why + "; the worker has left the job");
 }
 
@@ -274,7 +274,7 @@ Task<Status> SessionCalls::Attach(Replica replica) {
   if (!attached_) co_return attach_;
   const Status wrong = CheckUse(welcome());
   if (!wrong.ok() && !replica_.gradients_later) {
-    (void)(co_await LeaveJob(wrong.message())).ok();
+    (void)(co_await LeaveJob(wrong.message(), Leaving::kFailed)).ok();
     co_return wrong;
   }
   if (options_.check_tensors) watch_.emplace(replica_.parameters, replica_.gradients);
@@ -494,13 +494,13 @@ Task<Status> SessionCalls::Leave(std::string reason) {
   co_return status;
 }
 
-// `nonfinite`: because of the step about to come, which is told as not finite.
-Task<Status> SessionCalls::LeaveJob(std::string reason, bool nonfinite) {
+// kNonfinite: because of the step about to come, which is told as not finite.
+Task<Status> SessionCalls::LeaveJob(std::string reason, Leaving why) {
   SettleSoon();
   over_ = true;
-  background_->Ask([reason, nonfinite](SessionCore* core, Instant now, Actions* out) {
-    if (nonfinite) core->NoteNonfinite();
-    core->Leave(now, reason, out);
+  background_->Ask([reason, why](SessionCore* core, Instant now, Actions* out) {
+    if (why == Leaving::kNonfinite) core->NoteNonfinite();
+    core->Leave(now, {.reason = reason, .failed = why != Leaving::kByItself}, out);
   });
   const Background::Reply reply = co_await Answer{this};
   co_return reply.done.status;

@@ -135,7 +135,8 @@ class SessionCalls {
   Status ReadyToTrain() const;
   Status CheckUse(const Welcome& welcome) const;
   Task<Status> JoinJob(Replica replica);
-  Task<Status> LeaveJob(std::string reason, bool nonfinite = false);
+  enum class Leaving { kByItself, kFailed, kNonfinite };
+  Task<Status> LeaveJob(std::string reason, Leaving why = Leaving::kByItself);
   Task<CallDone> Drive(Background::Request request, bool may_be_early = false);
   Task<bool> Run(StepProcedure* procedure);
   Task<bool> RunApply(Iteration iteration);

@@ -110,7 +110,7 @@ Task<SessionCalls::Looked> SessionCalls::LookForNonfinite(Welcome welcome, bool 
   }
   if (welcome.on_nonfinite != OnNonfinite::kStop) co_return looked;
   why += " (on_nonfinite = \"stop\")";
-  (void)(co_await LeaveJob(why, true)).ok();
+  (void)(co_await LeaveJob(why, Leaving::kNonfinite)).ok();
   looked.status = Status(Code::kFailedPrecondition, why);
   co_return looked;
 }

@@ -1,6 +1,9 @@
 // A call of a session as a coroutine on the caller's thread. Where the call wants something of the
 // caller, the coroutine stops, and whoever resumes it brings what it waits for
 // (session_calls.h). Between stops it runs as any function does.
+//
+// Arguments of an awaited call are plain values: GCC 12 destroys twice what an aggregate in braces
+// there holds.
 #ifndef PRD_WORKER_TASK_H_
 #define PRD_WORKER_TASK_H_
 

@@ -279,6 +279,7 @@ enum class LeftReason : std::uint8_t {
   kLost = 2,      // its lease ran out, or its process ended
   kEvicted = 3,   // broke the protocol, or an operator evicted it
   kPaused = 4,    // does something else than training, and comes back
+  kFailed = 5,    // said that it cannot go on
 };
 
 struct WorkerLeft {

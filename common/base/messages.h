@@ -339,8 +339,11 @@ struct Finish {
 // Leaves, without the final average: at once, or after Pause as who drains. Then Released comes.
 struct Leave {
   std::string reason;
+  bool failed = false;  // it cannot go on; no decision of its program
   static constexpr const char* kName = "leave";
-  static void Visit(auto& m, auto&& field) { field("reason", m.reason); }
+  static void Visit(auto& m, auto&& field) {
+    field("reason", m.reason)("failed", m.failed, kUnlessZero);
+  }
   friend bool operator==(const Leave&, const Leave&) = default;
 };
 

@@ -9,7 +9,7 @@ namespace prd::meters {
 void Moved::Leave() {
   if (StaysInJob(went->why)) return;
   gone = true;
-  lost = went->why == LeftReason::kLost || went->why == LeftReason::kEvicted;
+  lost = went->why != LeftReason::kLeft;
   gradients_lost = went->gradients;
 }
 

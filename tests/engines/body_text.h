@@ -39,11 +39,10 @@ inline const Names<Outcome>& NamesOf(Outcome) {
   return names;
 }
 inline const Names<LeftReason>& NamesOf(LeftReason) {
-  static const Names<LeftReason> names = {{"finished", LeftReason::kFinished},
-                                          {"left", LeftReason::kLeft},
-                                          {"lost", LeftReason::kLost},
-                                          {"evicted", LeftReason::kEvicted},
-                                          {"paused", LeftReason::kPaused}};
+  static const Names<LeftReason> names = {
+      {"finished", LeftReason::kFinished}, {"left", LeftReason::kLeft},
+      {"lost", LeftReason::kLost},         {"evicted", LeftReason::kEvicted},
+      {"paused", LeftReason::kPaused},     {"failed", LeftReason::kFailed}};
   return names;
 }
 inline const Names<HasGradients>& NamesOf(HasGradients) {

@@ -84,6 +84,26 @@ class Training(cluster_test.Training):
             self.finish_equal(others)
             self.replays(c)
 
+    def slept(self, engine):
+        """The only source sleeps past its lease as a newcomer copies its model: the newcomer ends, and the source, once awake, trains on."""
+        config = f'[[job]]\nname = "toy"\nengine = "{engine}"\nworkers = 1\nlease_ms = 1000\nheartbeat_ms = 200\n'
+        sleeps = {"LD_PRELOAD": f"{BIN}/libkill_at.so", "PRD_TEST_KILL_LONG": str(CHUNKS // 2), "PRD_TEST_KILL_SIGNAL": str(int(signal.SIGSTOP))}
+        with cluster.Cluster(BIN, config) as c:
+            stop = c.dir / "stop"
+            usual = {"steps": 1_000_000, "step_ms": 20, "size": CHUNKS << 17, "args": ["--stop-file", stop]}
+            source = c.worker(0, env=sleeps, **usual)
+            source.wait_for(lambda line: line.get("step", -1) >= 3, "step 3")
+            self.assertIn("are partly those of a peer", c.worker(1, **usual).fail())
+            trained = source.steps()[-1]["steps"]
+            source.wake()
+            again = source.wait_for(lambda line: line.get("steps", 0) > trained, "a step after the sleep")
+            self.assertGreaterEqual(again["applied"], trained)
+            newcomer = c.worker(1, **usual)
+            newcomer.wait_for(lambda line: line.get("step", -1) >= 3, "step 3 of the newcomer")
+            stop.touch()
+            self.finish_equal([source, newcomer])
+            self.replays(c)
+
     def started(self, engine):
         """Rank 0 is killed as the others take its model over at the common start: the next rank 0's takes the place of what they have."""
         config = f'[[job]]\nname = "toy"\nengine = "{engine}"\nworkers = 3\n'
@@ -102,6 +122,9 @@ class Training(cluster_test.Training):
 
     def test_a_source_dies_as_it_is_copied(self):
         self.side_by_side(self.copied, *(engine for engine, options in CASES if not options))
+
+    def test_a_source_sleeps_as_it_is_copied(self):
+        self.side_by_side(self.slept, *(engine for engine, options in CASES if not options))
 
     def test_a_source_dies_in_the_common_start(self):
         self.side_by_side(self.started, *(engine for engine, options in CASES if not options))

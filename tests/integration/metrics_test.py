@@ -88,7 +88,7 @@ class Training(unittest.TestCase):
             elif kind == "worker_joined":
                 sums["prd_job_workers_joined_total"] += 1
             elif kind == "worker_left":
-                sums["prd_job_workers_lost_total"] += record["why"] in ("lost", "evicted")
+                sums["prd_job_workers_lost_total"] += record["why"] in ("lost", "failed", "evicted")
             if kind in ("ready", "progressed"):
                 own[record["rank"]] = max(own[record["rank"]], record.get("own_steps", 0))
                 sums["prd_nonfinite_steps_total"] += record.get("nonfinite", 0)

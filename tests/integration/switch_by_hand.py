@@ -31,7 +31,7 @@ def check_histories(c, wrong):
         kept = records(c, run)
         failed = [record for record in kept if record.get("type") == "group_ended" and not record["ok"]]
         left = [record for record in kept if record.get("type") == "worker_left"]
-        lost = [record for record in left if record["why"] in ("lost", "evicted")]
+        lost = [record for record in left if record["why"] in ("lost", "failed", "evicted")]
         gradients = sum(record.get("gradients", 0) for record in left)
         if failed or lost or gradients:
             wrong.append(f"run {run}: {len(failed)} groups failed, {len(lost)} workers lost, {gradients} gradients lost")

@@ -69,7 +69,7 @@ class Draw {
   void operator()(Outcome& value) { Enum(value, Outcome::kAborted); }
   void operator()(GroupKind& value) { Enum(value, GroupKind::kAverage); }
   void operator()(OperatorVerb& value) { Enum(value, OperatorVerb::kSwitch); }
-  void operator()(LeftReason& value) { Enum(value, LeftReason::kPaused); }
+  void operator()(LeftReason& value) { Enum(value, LeftReason::kFailed); }
   void operator()(Code& value) {  // of an error
     value = static_cast<Code>(1 + prng_.Below(static_cast<std::uint64_t>(Code::kInternal)));
   }

@@ -63,7 +63,8 @@ class Truth {
       run.begun = true;
     } else if (const auto* left = std::get_if<WorkerLeft>(&record.body)) {
       evicted_ += left->why == LeftReason::kEvicted ? 1 : 0;
-      const bool lost = left->why == LeftReason::kLost || left->why == LeftReason::kEvicted;
+      const bool lost = left->why == LeftReason::kLost || left->why == LeftReason::kEvicted ||
+                        left->why == LeftReason::kFailed;
       sums_["prd_job_workers_lost_total"] += lost ? 1 : 0;
     } else if (const auto* ended = std::get_if<RunEnded>(&record.body)) {
       switches_ += ended->next != kNoRun ? 1 : 0;

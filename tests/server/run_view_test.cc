@@ -45,6 +45,8 @@ TEST(RunViewTest, WhoComesAndWhoGoes) {
        0,
        {0, 1}},
       {"lost, with its gradients", Leaves(1, kLost, 2), kNo, 1, true, true, 2, {0}},
+      {"back for a moment", Joins(1), 1, kNo, false, false, 0, {0, 1}},
+      {"it fails", Leaves(1, kFailed, 1), kNo, 1, true, true, 1, {0}},
       {"back", Joins(1), 1, kNo, false, false, 0, {0, 1}},
       {"a round may still take a paused one's gradients",
        Leaves(1, kPaused, 1),

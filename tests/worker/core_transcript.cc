@@ -161,7 +161,7 @@ class Play {
   void Leave(Command* command) {
     in_call_ = true;  // also instead of the end of the call in progress
     in_step_ = false;
-    core_->Leave(now_, command->Word(0), &actions_);
+    core_->Leave(now_, {.reason = command->Word(0)}, &actions_);
   }
   void LeaveSoon(Command* command) {
     core_->LeaveSoon(now_, command->Word(0), command->TakeTime("grace"), &actions_);

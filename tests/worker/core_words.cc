@@ -170,7 +170,9 @@ struct BodyText {
   std::string operator()(const Resume&) const { return "resume"; }
   std::string operator()(const AskMembers&) const { return "ask-members"; }
   std::string operator()(const Finish&) const { return "finish"; }
-  std::string operator()(const Leave& leave) const { return "leave " + Text(leave.reason); }
+  std::string operator()(const Leave& leave) const {
+    return "leave " + Text(leave.reason) + (leave.failed ? " failed" : "");
+  }
   std::string operator()(const StopJob& stop) const { return "stop " + Text(stop.reason); }
   std::string operator()(const GiveNumbers& give) const {
     return Line("numbers " + std::to_string(give.call)).Add("values", give.values);

@@ -86,6 +86,8 @@ const char* LeftWord(LeftReason why) {
       return "evicted";
     case LeftReason::kPaused:
       return "paused";
+    case LeftReason::kFailed:
+      return "failed";
   }
   return "unknown";
 }

@@ -327,7 +327,8 @@ void SimWorker::OnStepDone(std::uint64_t ticket) {
 
 void SimWorker::SayLeave() {
   phase_ = Phase::kLeaving;
-  Call(PlaneCall::kOther, [&](Actions* out) { core_.Leave(parts_->world->now, "simulated", out); });
+  Call(PlaneCall::kOther,
+       [&](Actions* out) { core_.Leave(parts_->world->now, {.reason = "simulated"}, out); });
 }
 
 void SimWorker::OnStops(std::uint64_t step) {

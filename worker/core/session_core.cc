@@ -151,7 +151,7 @@ void SessionCore::NoteNonfinite() { p_->report.NoteNonfinite(); }
 void SessionCore::NoteLosses(const Losses& losses) { p_->report.NoteLosses(losses); }
 void SessionCore::NoteMemory(const HeldMemory& memory) { p_->report.NoteMemory(memory); }
 
-void SessionCore::Leave(Instant now, const std::string& reason, Actions* out) {
+void SessionCore::Leave(Instant now, const prd::Leave& leave, Actions* out) {
   now = p_->Reach(now);
   PRD_CHECK(p_->call.is(Call::kNone) || p_->work.applies());
   p_->work.End();
@@ -161,7 +161,7 @@ void SessionCore::Leave(Instant now, const std::string& reason, Actions* out) {
   p_->work.DropHeld();
   flow_->CancelBeside("its session leaves", out);
   flow_->TellTrained(out);
-  flow_->Push(prd::Leave{.reason = reason}, out);
+  flow_->Push(leave, out);
 }
 
 void SessionCore::LeaveSoon(Instant now, std::string reason, DurationNs grace, Actions* out) {
@@ -189,7 +189,7 @@ void SessionCore::Cancel(Instant now, Actions* out) {
 
 void SessionCore::Fail(Instant now, const Status& why, Actions* out) {
   p_->Reach(now);
-  flow_->Fail(why, out);
+  flow_->LeaveNow(why, true, out);
 }
 
 // ---- from the controller ----

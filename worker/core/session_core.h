@@ -114,7 +114,7 @@ class SessionCore {
   void NoteMemory(const HeldMemory& memory);
   // Done when the controller has let go, or after a second. Also instead of Applied, when `apply`
   // failed: the call in progress is then over without a CallDone of its own.
-  void Leave(Instant now, const std::string& reason, Actions* out);
+  void Leave(Instant now, const prd::Leave& leave, Actions* out);
   // Leaves at the next boundary: once a step, Attach, Resume, Pause, or Finish as far as the final
   // average, is done; at once where no boundary is to come. Reduces first what it owes, as in
   // Pause. The call that this ends, or that comes after it, fails like one that the controller has

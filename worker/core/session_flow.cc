@@ -225,13 +225,13 @@ void SessionFlow::Over(Status status, Actions* out) {
   }
 }
 
-void SessionFlow::Fail(const Status& why, Actions* out) {
+void SessionFlow::LeaveNow(const Status& why, bool failed, Actions* out) {
   if (is_member() && !p_.call.is(Call::kLeave)) {
     CancelBeside(why.message(), out);
     FailHeld(why.message(), out);
     GiveUpWork(why.message(), out);
     TellTrained(out);
-    Push(prd::Leave{.reason = why.message()}, out);
+    Push(prd::Leave{.reason = why.message(), .failed = failed}, out);
   }
   Over(why, out);
 }
@@ -395,7 +395,7 @@ void SessionFlow::OnTime(Actions* out) {
   if (is_member()) protocol_->OnTime(out);
   if (const auto at = GraceEnds(p_); at && p_.now >= *at) {
     p_.departure.OnGraceOver();
-    return Fail(p_.departure.Left(), out);
+    return LeaveNow(p_.departure.Left(), false, out);
   }
   if (const auto at = p_.call.LeaveEnds(); at && p_.now >= *at) {
     return Over(Status(Code::kAborted, "the session has left"), out);

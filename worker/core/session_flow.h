@@ -59,7 +59,7 @@ class SessionFlow final : public StepContext {
   void ContinueMean(Actions* out);
   void ContinueAverage(Actions* out);
   void Over(Status status, Actions* out) override;
-  void Fail(const Status& why, Actions* out);
+  void LeaveNow(const Status& why, bool failed, Actions* out);
   // LeaveSoon: leaves now if no boundary is to come, or not soon: nobody has admitted this worker,
   // the job has not begun for it, it pauses, or it waits in Finish.
   void LeaveIfIdle(Actions* out);
