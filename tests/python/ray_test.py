@@ -56,7 +56,9 @@ with prd.Session() as session:
         except prd.Aborted:
             (folder / "left").touch()
             raise
-    while not (folder / "left").exists() or session.progress.workers < 2:
+    while not (folder / "both").exists():
+        if (folder / "left").exists() and session.progress.workers == 2:
+            (folder / "both").touch()  # one that has finished is not counted: so both go by what one has seen
         step()
     session.finish()
     (folder / f"finished-{session.rank}-of-{session.workers}").touch()
