@@ -214,6 +214,22 @@ BUGS = {
         "door.cc",
         "  if (pass->number <= sender.newest) return",
         "  if (pass->number <= sender.newest && !Planted(\"pass-used-again\")) return"),
+    "sent-before-it-has-come-from-the-device": (
+        "group_reduction.cc",
+        "  if (own_ != nullptr && own_->ready() < own_->size()) return false;\n",
+        "  if (own_ != nullptr && own_->ready() < own_->size() &&\n"
+        "      !Planted(\"sent-before-it-has-come-from-the-device\")) {\n"
+        "    return false;\n  }\n"),
+    "copied-before-it-has-come-from-the-device": (
+        "copied_rows.cc",
+        "  return from.copied_from + from.copy->ready();\n",
+        "  const bool early = Planted(\"copied-before-it-has-come-from-the-device\");\n"
+        "  return from.copied_from + (early ? from.copy->size() : from.copy->ready());\n"),
+    "let-go-before-the-device-has-it": (
+        "fetch.cc",
+        "    const Memory::Input from{Memory::InHost(stage_->data(), stage_)};\n",
+        "    const bool early = Planted(\"let-go-before-the-device-has-it\");\n"
+        "    const Memory::Input from{Memory::InHost(stage_->data(), early ? nullptr : stage_)};\n"),
 }
 
 # The same, of bugs that only whole runs find.

@@ -61,6 +61,7 @@ int RunMeshSweep(const CommandOptions& options) {
                {"groups_ok", run.succeeded},
                {"landed_in_part", run.landed_in_part},
                {"held", run.held},
+               {"on_devices", run.on_devices},
                {"copies", run.copies},
                {"copies_ok", run.copied},
                {"pulls", run.pulls},

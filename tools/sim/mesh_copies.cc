@@ -11,6 +11,7 @@ namespace prd::sim::mesh {
 // ---- versions ----
 
 void MeshRun::SetVersion(Worker* worker) {
+  Settle(*worker);
   Version version = VersionOf(*worker->store);
   if (!worker->versions.empty() && worker->versions.back().version == version) return;
   worker->versions.push_back({network_.now(), std::move(version)});
@@ -89,6 +90,7 @@ void MeshRun::Sample(Worker* worker, Worker* source) {
 }
 
 void MeshRun::OnFetched(Worker* worker, const Status& status, Iteration iteration) {
+  Settle(*worker);
   if (!worker->copying) throw Violation("once", Name(worker->number) + " ends a copy twice");
   const Copying copying = *std::exchange(worker->copying, std::nullopt);
   Say(Name(worker->number) + " copies from " + Name(copying.source) + ": " + status.ToString());
@@ -180,6 +182,7 @@ void MeshRun::Exchange(Worker* worker) {
   const Instant now = network_.now();
   if (worker->applying) return;
   mesh.Do(now, PublishUpdate{++worker->newest});
+  Settle(*worker);
   worker->published[worker->newest] = Read(worker->store->parameters);
   if (worker->newest > 4) mesh.Do(now, RetireUpdate{worker->newest - 4});
   Worker* from = Any();
@@ -254,6 +257,7 @@ void MeshRun::OnPulled(Worker* worker, Ticket ticket, const Status& status,
 
 void MeshRun::Mix(Worker* worker, Ticket ticket, const std::optional<Bytes>& update) {
   const Layout& layout = worker->store->parameters;
+  Settle(*worker);
   const std::vector<double> own = Values(layout, Read(layout));
   worker->mesh->Do(network_.now(), MixUpdates{.own_weight = 0.5, .updates = {{ticket, 0.5}}});
   SetVersion(worker);

@@ -59,7 +59,7 @@ void MeshRun::TryAgain(GroupId id) {
   Formed& before = FormedOf(id);
   const bool failed = std::all_of(before.members.begin(), before.members.end(),
                                   [](const Taking& member) { return member.over && !member.ok; });
-  if (!failed || std::exchange(before.tried_again, true)) return;
+  if (!failed || before.tries == kMostTries || std::exchange(before.tried_again, true)) return;
   Formed formed;
   formed.group = {.id = ++last_group_,
                   .kind = GroupKind::kTrain,
@@ -76,6 +76,7 @@ void MeshRun::TryAgain(GroupId id) {
     formed.members.back().gave = each.gave;
     formed.members.back().was = each.was;
   }
+  formed.tries = before.tries + 1;
   if (!formed.members.empty()) Launch(std::move(formed));
 }
 
@@ -105,6 +106,7 @@ void MeshRun::Begin(GroupId id, std::size_t index) {
   if (worker->applying && formed.group.kind == GroupKind::kInitial) EndApply(worker);
   if (worker->applying && InPlace()) EndApply(worker);  // it calls the library after that
   const Instant now = network_.now();
+  Settle(*worker);
   if (!last_ && prng_.Below(25) == 0) {
     Say(Name(worker->number) + " does not begin group " + std::to_string(id));
     worker->mesh->CallOff(id);
@@ -123,9 +125,11 @@ void MeshRun::Begin(GroupId id, std::size_t index) {
   if (!initial && what.payload == Payload::kGradients) {
     if (!member.gave) Refill(&worker->gradients);
     if (TrainsInRounds(setting_.plan) && member.weight != 0) store.Deposit();
+    Settle(*worker);
   }
   if (!initial && setting_.exact && what.landing == Landing::kParameters) {
     store.BeforeApply();
+    Settle(*worker);
     Refill(&worker->parameters);
     ++store.iteration;
     SetVersion(worker);
@@ -187,6 +191,7 @@ const Layout& MeshRun::ShapeOf(const Worker& worker, GroupKind kind) const {
 
 Bytes MeshRun::LandingOf(const Worker& worker, GroupKind kind) const {
   const ReplicaStore& store = *worker.store;
+  Settle(worker);
   if (kind == GroupKind::kInitial) return Read(*store.BeginsWith());
   switch (ReducedInTraining(setting_.plan).landing) {
     case Landing::kParameters:
@@ -236,6 +241,7 @@ void MeshRun::OnReduced(Worker* worker, GroupId id, const Status& status,
   worker->reducing = false;
   worker->reserved.reset();
   ++result_.groups;
+  Settle(*worker);
   CheckHonest(worker, status);
   CheckOutbox(worker, formed, member);
   for (const Rank rank : unreachable) CheckAccused(worker, static_cast<std::size_t>(rank), id);
@@ -248,6 +254,7 @@ void MeshRun::OnReduced(Worker* worker, GroupId id, const Status& status,
     return;
   }
   ++result_.succeeded;
+  if (worker->device != nullptr) ++result_.on_devices;
   CheckResult(worker, &formed, &member);
   if (formed.group.kind == GroupKind::kInitial) {
     worker->started = true;
@@ -429,6 +436,7 @@ void MeshRun::SetInbox(Worker* worker) {
 
 void MeshRun::TakeInbox(Worker* worker) {
   if (worker->applying || !worker->store->TakeInbox()) return;
+  Settle(*worker);
   worker->inbox.clear();
   SetVersion(worker);
 }

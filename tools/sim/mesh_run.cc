@@ -25,7 +25,9 @@ MeshRunResult MeshRun::Run() {
   result_.frames = network_.frames();
   result_.setting = Text(setting_);
   for (const Worker& worker : workers_) {
-    if (worker.mesh != nullptr) Hash(Read(worker.store->parameters));
+    if (worker.mesh == nullptr) continue;
+    Settle(worker);
+    Hash(Read(worker.store->parameters));
   }
   return result_;
 }
@@ -74,6 +76,9 @@ void MeshRun::Start(Worker* worker) {
   worker->gradients.Make(setting_.shapes);
   worker->kept.Make(setting_.kept);
   worker->store = std::make_unique<ReplicaStore>();
+  const std::uint64_t life = worker->life;
+  worker->device = nullptr;
+  if (prng_.Unit() < setting_.devices) UseDevice(worker);
   std::vector<StateTensor> state;
   for (const Tensor& tensor : worker->kept.views) {
     state.push_back({tensor.data, tensor.count, tensor.dtype});
@@ -82,7 +87,6 @@ void MeshRun::Start(Worker* worker) {
   worker->store->lent = true;
   Refill(&worker->parameters);
   Refill(&worker->kept);
-  const std::uint64_t life = worker->life;
   auto transport = network_.Start(worker->host, [this, worker, life] {
     if (worker->life == life) Wake(worker);
   });
@@ -108,6 +112,22 @@ void MeshRun::Start(Worker* worker) {
   }
 }
 
+void MeshRun::UseDevice(Worker* worker) {
+  const std::uint64_t life = worker->life;
+  auto device = std::make_unique<SimDevice>(
+      prng_.Next(), SimDevice::Clock{.after =
+                                         [this](DurationNs delay, std::function<void()> what) {
+                                           After(delay, std::move(what));
+                                         },
+                                     .wake =
+                                         [this, worker, life] {
+                                           if (worker->life == life && worker->mesh != nullptr)
+                                             Wake(worker);
+                                         }});
+  worker->device = device.get();
+  worker->store->UseMemory(std::move(device));
+}
+
 void MeshRun::Tell(Worker* to, const GroupMember& member) {
   const std::uint64_t life = to->life;
   After(DelayNs(3e6), [this, to, life, member] {
@@ -129,6 +149,7 @@ void MeshRun::Kill(Worker* worker) {
   if (worker->reserved && alone && !silent) WatchPrompt(*worker->reserved, worker->number);
   worker->mesh.reset();
   worker->store.reset();
+  worker->device = nullptr;
   EndMember(worker);
   worker->reserved.reset();
   worker->reducing = worker->started = worker->applying = false;
@@ -378,6 +399,7 @@ void MeshRun::BeginApply(Worker* worker) {
     worker->store->AddInbox();
     worker->inbox.clear();
   }
+  Settle(*worker);
   Refill(&worker->parameters, 0, (worker->parameters.views.size() + 1) / 2);
   const std::uint64_t life = worker->life;
   After(DelayNs(5e6), [this, worker, life] {
@@ -387,6 +409,7 @@ void MeshRun::BeginApply(Worker* worker) {
 
 void MeshRun::EndApply(Worker* worker) {
   if (!worker->applying) return;
+  Settle(*worker);
   Refill(&worker->parameters, (worker->parameters.views.size() + 1) / 2);
   Refill(&worker->kept);
   ++worker->store->iteration;

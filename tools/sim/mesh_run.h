@@ -1,5 +1,6 @@
 // Real meshes on a simulated network: reductions, copies, questions and exchanges of a few workers,
-// drawn from a seed, with faults. Replicas are a few real numbers of every dtype.
+// drawn from a seed, with faults. Replicas are a few real numbers of every dtype, in host memory or
+// on a device.
 //
 // Laws:
 //   result       whoever a group succeeds for has the weighted sum, in float64 within what the
@@ -23,6 +24,7 @@
 //   bounded      frames that come before their group are kept up to a bound
 //   one-average  where a group failed, and its members try again, an element has the average that
 //                one of them had of it, and is averaged again only if none had
+//   device       what a device is to read or write is in a row that is there (sim_device.h)
 //   recovers     at the end, a group of all workers succeeds
 #ifndef PRD_TOOLS_SIM_MESH_RUN_H_
 #define PRD_TOOLS_SIM_MESH_RUN_H_
@@ -47,6 +49,7 @@ struct MeshRunResult {
   std::uint64_t groups = 0, succeeded = 0;  // at members
   std::uint64_t landed_in_part = 0;         // of groups that failed
   std::uint64_t held = 0;                   // elements that a group tried again had already
+  std::uint64_t on_devices = 0;             // of those that succeeded
   std::uint64_t copies = 0, copied = 0;
   std::uint64_t pulls = 0, pulled = 0;
   std::uint64_t probes = 0;

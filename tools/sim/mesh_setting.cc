@@ -56,6 +56,7 @@ Setting Draw(Prng* prng) {
   s.network.bytes_per_s = std::pow(10, 5 + 4 * prng->Unit());
   s.network.uplink_bytes_per_s = std::pow(10, 5 + 4 * prng->Unit());
   if (s.security == MeshSecurity::kAead && chance(0.5)) s.network.attacks = 0.05 * prng->Unit();
+  s.devices = chance(0.6) ? 0 : chance(0.35) ? 1 : 0.5;
   s.intrudes = s.security != MeshSecurity::kCurve && chance(0.5);
   return s;
 }
@@ -66,7 +67,8 @@ std::string Text(const Setting& setting) {
          " hosts, " + setting.plan_name + ", mesh_security " +
          kSecurities[static_cast<std::size_t>(setting.security)] + ", chunks of " +
          std::to_string(setting.chunk_bytes) + " bytes" +
-         (setting.direct_bytes != 0 ? ", direct" : "") + (setting.exact ? ", exact" : "");
+         (setting.direct_bytes != 0 ? ", direct" : "") + (setting.devices != 0 ? ", devices" : "") +
+         (setting.exact ? ", exact" : "");
 }
 
 }  // namespace prd::sim::mesh

@@ -27,6 +27,7 @@ struct Setting {
   double breaks = 0, cuts = 0, kills = 0, freezes = 0;  // a second
   bool intrudes = false;
   std::size_t early_bytes = 16 << 20;
+  double devices = 0;  // of the workers' replicas, so many are on one
   NetworkOptions network;
 };
 

@@ -33,10 +33,21 @@ std::vector<double> Epsilons(const Layout& layout) {
   return epsilons;
 }
 
+namespace {
+
+// A row as `read` puts it into a place of host memory.
+template <typename F>
+Bytes RowOf(const ReplicaStore& store, F&& read) {
+  const Row row = store.memory->AllocateHost(MemoryUse::kReading, store.parameters.bytes());
+  const std::shared_ptr<Transfer> transfer = read(Memory::InHost(row.data()));
+  if (transfer != nullptr) transfer->Wait();
+  return CopyOf(row);
+}
+
+}  // namespace
+
 Bytes SharedOf(const ReplicaStore& store) {
-  Bytes row(store.parameters.bytes());
-  store.ReadShared(Memory::In(row.data()));
-  return row;
+  return RowOf(store, [&](const Memory::Place& row) { return store.ReadShared(row); });
 }
 
 bool Landed(const ReplicaStore& store, Iteration iteration) {
@@ -46,11 +57,11 @@ bool Landed(const ReplicaStore& store, Iteration iteration) {
 }
 
 Bytes ChangeOf(const ReplicaStore& store) {
-  Bytes row = Read(store.parameters);
-  if (store.base.size() != row.size()) return row;
-  store.memory->Combine(store.parameters, Memory::In(row.data()),
-                        {{Memory::Tensors()}, {Memory::In(store.base.data()), {-1, -1}}});
-  return row;
+  if (store.base.size() != store.parameters.bytes()) return Read(store.parameters);
+  return RowOf(store, [&](const Memory::Place& row) {
+    return store.memory->Combine(store.parameters, row,
+                                 {{Memory::Tensors()}, {Memory::In(store.base.data()), {-1, -1}}});
+  });
 }
 
 Version VersionOf(const ReplicaStore& store) {

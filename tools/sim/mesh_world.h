@@ -22,6 +22,7 @@
 #include "tools/sim/mesh_setting.h"
 #include "tools/sim/mesh_values.h"
 #include "tools/sim/network.h"
+#include "tools/sim/sim_device.h"
 #include "worker/mesh/mesh.h"
 
 namespace prd::sim::mesh {
@@ -30,6 +31,7 @@ inline constexpr DurationNs kLease = kSecond;
 inline constexpr DurationNs kFaults = 6 * kSecond;    // from the beginning
 inline constexpr DurationNs kSettles = 12 * kSecond;  // after that
 inline constexpr RunId kRun = 7;
+inline constexpr int kMostTries = 6;  // of one group
 
 struct Dated {
   Instant since;
@@ -53,6 +55,7 @@ struct Formed {
   std::vector<Taking> members;
   std::optional<Bytes> result;  // of the first that has it, where all have the same
   bool tried_again = false;
+  int tries = 1;
 };
 
 struct Copying {
@@ -80,8 +83,9 @@ struct Worker : public MeshEvents {
   SimNetwork::Process process = 0;
   Tensors parameters, gradients, kept;
   std::unique_ptr<ReplicaStore> store;
-  std::unique_ptr<Mesh> mesh;  // null: dead
-  bool started = false;        // has a replica of the run
+  SimDevice* device = nullptr;  // null: in host memory
+  std::unique_ptr<Mesh> mesh;   // null: dead
+  bool started = false;         // has a replica of the run
   bool applying = false;
   bool woken = false;
   Instant frozen_until;
@@ -130,6 +134,7 @@ class MeshRun {
 
   void Go();
   void Start(Worker* worker);
+  void UseDevice(Worker* worker);
   // The controller's word, which takes its time.
   void Tell(Worker* to, const GroupMember& member);
   void Kill(Worker* worker);
@@ -168,6 +173,10 @@ class MeshRun {
   void ScheduleActions();
   void Act();
   void DoSomething();
+  // What the replica's memory is asked for so far is done, as the caller's stream waits for it.
+  static void Settle(const Worker& worker) {
+    if (worker.device != nullptr) worker.device->Settle();
+  }
   void Refill(Tensors* tensors, std::size_t from = 0, std::size_t to = ~std::size_t{0});
   // Whether a group reads or writes the parameters while it runs.
   bool InPlace() const { return !AveragesInBackground(setting_.plan); }
