@@ -18,6 +18,7 @@
 #include "tools/sim/names.h"
 #include "tools/sim/network.h"
 #include "tools/sim/replica_book.h"
+#include "tools/sim/sim_device.h"
 #include "tools/sim/sim_worker.h"
 #include "worker/mesh/mesh.h"
 
@@ -51,7 +52,8 @@ struct Node final : public MeshEvents, public StepReplica {
   bool accumulates = false;
   std::vector<double> averaged, kept;
   std::unique_ptr<ReplicaStore> store;
-  std::unique_ptr<Mesh> mesh;  // null: it has ended
+  SimDevice* device = nullptr;  // null: in host memory
+  std::unique_ptr<Mesh> mesh;   // null: it has ended
   SimNetwork::Process process = 0;
   bool woken = false;
   std::uint64_t asked_at = 0;                // the newest deadline asked for
@@ -63,12 +65,23 @@ struct Node final : public MeshEvents, public StepReplica {
   std::vector<double> before;  // on what
   bool fetching = false, sampling = false;
 
+  // What its memory is asked for so far is done, before anybody looks.
+  void Settle() const {
+    if (device != nullptr) device->Settle();
+  }
+
   // StepReplica
   Iteration iteration() const override { return store->iteration; }
-  std::int64_t AddInbox() override { return store->AddInbox(); }
+  std::int64_t AddInbox() override {
+    const std::int64_t rounds = store->AddInbox();
+    Settle();
+    return rounds;
+  }
   Inbox TakeInbox() override {
     const Inbox inbox{.rounds = store->inbox_rounds, .iteration = store->inbox_iteration};
-    return store->TakeInbox() ? inbox : Inbox();
+    const bool taken = store->TakeInbox();
+    Settle();
+    return taken ? inbox : Inbox();
   }
   std::uint64_t Digest() const override { return store->memory->DigestOf(store->trained); }
 
@@ -96,6 +109,9 @@ class MeshPlane final : public Plane {
         network_(prng_.Next(), DrawNetwork(world->workload, &prng_)),
         chunk_bytes_(std::size_t{8} << prng_.Below(5)),
         direct_bytes_(prng_.Below(2) == 0 ? 0 : 1 << 16),
+        devices_(prng_.Below(3) != 0   ? 0
+                 : prng_.Below(2) == 0 ? 1
+                                       : 0.5),
         nodes_(workers->size()),
         copies_(workers->size()),
         groups_(workers->size()),
@@ -126,7 +142,10 @@ class MeshPlane final : public Plane {
   void Ask(std::uint32_t worker) override;
   void Leave(std::uint32_t worker, bool pauses) override;
   StepReplica* Lent(std::uint32_t worker) override { return &nodes_[worker]; }
-  void BeforeApply(std::uint32_t worker) override { nodes_[worker].store->BeforeApply(); }
+  void BeforeApply(std::uint32_t worker) override {
+    nodes_[worker].store->BeforeApply();
+    nodes_[worker].Settle();
+  }
   void AfterApply(std::uint32_t worker, Iteration iteration, bool group) override;
   void Perform(std::uint32_t worker, const Action& action) override;
   void Flip(std::uint32_t worker) override;
@@ -149,6 +168,7 @@ class MeshPlane final : public Plane {
   void Tell(Node* node, F input) {
     Hear(node, [this, node, input] { (*workers_)[node->worker].Hear(input); });
   }
+  void UseDevice(Node* node);
   void Join(Node* node, const Welcome& welcome);
   // The worker has begun nothing, as far as is known.
   void Clear(std::uint32_t worker) {
@@ -176,6 +196,7 @@ class MeshPlane final : public Plane {
   SimNetwork network_;
   const std::size_t chunk_bytes_;
   const std::size_t direct_bytes_;
+  const double devices_;  // of the workers, so many train on one
   std::vector<Node> nodes_;
   std::size_t processes_ = 0;
   std::map<std::pair<RunId, GroupId>, Mass> masses_;
@@ -215,10 +236,12 @@ void MeshPlane::Serve(Node* node) {
       worker.phase() != SimWorker::Phase::kDone) {
     return worker.Kill();
   }
+  node->Settle();
   if (node->group && node->what.landing == Landing::kInbox) node->before = Held(*node);
   groups_.GoesOn(node->worker, *node->store);
   copies_.Is(node->worker, *node->store);
   node->mesh->Service(Now());
+  node->Settle();
   copies_.Is(node->worker, *node->store);
   Replica& own = world_->replicas[node->worker];
   own.iteration = node->store->iteration;
@@ -257,6 +280,8 @@ void MeshPlane::Start(std::uint32_t worker, Incarnation incarnation, bool accumu
                                {all->data() + half, all->size() - half, DType::kF64}};
   };
   node.store = std::make_unique<ReplicaStore>();
+  node.device = nullptr;
+  if (prng_.Unit() < devices_) UseDevice(&node);
   node.store->SetTensors(halves(&own.x), halves(&own.gradient),
                          {{node.averaged.data(), kAveraged, DType::kF64, true},
                           {node.kept.data(), kKept, DType::kF64, false}});
@@ -277,6 +302,21 @@ void MeshPlane::Start(std::uint32_t worker, Incarnation incarnation, bool accumu
   Wake(&node);
 }
 
+void MeshPlane::UseDevice(Node* node) {
+  const std::uint64_t life = node->life;
+  auto device = std::make_unique<SimDevice>(
+      prng_.Next(), SimDevice::Clock{.after =
+                                         [this](DurationNs delay, std::function<void()> what) {
+                                           After(delay, std::move(what));
+                                         },
+                                     .wake =
+                                         [this, node, life] {
+                                           if (node->life == life) Wake(node);
+                                         }});
+  node->device = device.get();
+  node->store->UseMemory(std::move(device));
+}
+
 void MeshPlane::End(std::uint32_t worker, bool killed) {
   Node& node = nodes_[worker];
   if (node.mesh == nullptr) return;
@@ -292,6 +332,7 @@ void MeshPlane::Enter(std::uint32_t worker, PlaneCall call) {
   if (nodes_[worker].mesh == nullptr) return;
   groups_.Enters(worker);
   nodes_[worker].store->BeginCall(call == PlaneCall::kStep);
+  nodes_[worker].Settle();
 }
 
 void MeshPlane::Ask(std::uint32_t worker) {
@@ -307,8 +348,10 @@ void MeshPlane::Leave(std::uint32_t worker, bool pauses) {
   Node& node = nodes_[worker];
   if (node.mesh == nullptr) return;
   node.store->GiveBack();
+  node.Settle();
   if (pauses) node.store->LeaveCopy();
   node.store->EndCall();
+  node.Settle();
   Wake(&node);
 }
 
@@ -321,6 +364,7 @@ void MeshPlane::AfterApply(std::uint32_t worker, Iteration iteration, bool group
   for (double& value : node.averaged) value += 0.125;
   for (double& value : node.kept) value += 1;
   node.store->TakeAveraged();
+  node.Settle();
   node.store->iteration = iteration;
 }
 
@@ -386,6 +430,7 @@ void MeshPlane::Perform(std::uint32_t worker, const Action& action) {
   } else {
     Exchange(node, action);
   }
+  node->Settle();
   Wake(node);
 }
 
@@ -399,6 +444,7 @@ void MeshPlane::Exchange(Node* node, const Action& action) {
       },
       action);
   world_->replicas[node->worker].iteration = node->store->iteration;
+  node->Settle();
   items_.After(node->worker, action, *node->store);
 }
 
@@ -454,6 +500,7 @@ void Node::OnReduced(GroupId id, const Status& status, std::uint64_t sent,
 
 void MeshPlane::Reduced(Node* node, GroupId id, const Status& status, std::uint64_t sent,
                         const std::vector<Rank>& unreachable, std::uint64_t digest) {
+  node->Settle();
   Say(*node, "ends group " + std::to_string(id) + ": " + status.ToString());
   CheckHonest(*node, status);
   if (!node->group || node->group->id != id) {
@@ -479,6 +526,7 @@ void MeshPlane::Reduced(Node* node, GroupId id, const Status& status, std::uint6
 }
 
 void Node::OnFetched(const Status& status, Iteration at) {
+  Settle();
   plane->Say(*this, "has copied: " + status.ToString());
   plane->CheckHonest(*this, status);
   if (!std::exchange(fetching, false)) {
