@@ -488,6 +488,38 @@ TEST(MeshDeviceFaultTest, AMemberWhoseDeviceFailsTellsTheOthers) {
   EXPECT_GT(failed, 0);
 }
 
+// Whatever fails of it: its part of the result is its own, or there is no result. What stood where
+// its part was to be copied is in none.
+TEST(MeshDeviceFaultTest, WhatADeviceThatFailsHasNotGivenIsInNoResult) {
+  int failed = 0;
+  for (std::uint64_t k = 1; k <= 30; ++k) {
+    for (const bool call : {false, true}) {
+      SCOPED_TRACE((call ? "call " : "operation ") + std::to_string(k));
+      PlacedJob job({false, true}, ShapesOf(1), {}, k, false, 60 * kSecond);
+      job.ReduceOk(GroupKind::kInitial, 0, {0, 1}, {1, 0});
+      for (const std::size_t m : {0, 1}) {
+        Fill(&job[m].parameters, [m] { return m == 0 ? 1.0 : 5.0; });
+        job[m].Write(&job[m].parameters);
+      }
+      const Group group = job.MakeGroup(GroupKind::kTrain, 1, {0, 1}, {0.75, 0.25});
+      StandInDevice& device = job[1].gpu->device();
+      call ? device.FailCall(k) : device.FailOperation(k);
+      for (const std::size_t m : {0, 1}) job.Start(m, group);
+      (void)job.RunUntil(
+          [&] { return job[0].node->reduced.has_value() || !job[1].memory->failure().ok(); });
+      for (int turn = 0; turn < 50; ++turn) job.RunUntil([] { return true; });
+      failed += job[1].memory->failure().ok() ? 0 : 1;
+      for (const Numbers& numbers : job[0].Read(&job[0].parameters)) {
+        for (std::size_t i = 0; i < numbers.size(); ++i) {
+          const double value = numbers.Get(i);
+          ASSERT_TRUE(value == 1 || value == 2) << value;
+        }
+      }
+    }
+  }
+  EXPECT_GT(failed, 10);
+}
+
 TEST(MeshDeviceFaultTest, AResultOnADeviceCanBeFetched) {
   const Plan plan = plans::kRounds;
   PlacedJob job({true, true, true, true}, EveryDType(5000), plan, 3);

@@ -165,17 +165,17 @@ class DeviceMemory::Core : public std::enable_shared_from_this<Core> {
 
 class DeviceMemory::Copying : public Transfer {
  public:
-  Copying(std::shared_ptr<Core> core, std::size_t length, std::deque<Core::Copied> pieces)
-      : core_(std::move(core)), length_(length), pieces_(std::move(pieces)) {}
+  // After a failure without the pieces that were not asked for any more.
+  Copying(std::shared_ptr<Core> core, std::deque<Core::Copied> pieces)
+      : core_(std::move(core)), pieces_(std::move(pieces)) {}
 
   // Lets go of no owner: whoever asks may hold what their destructors need.
   std::size_t ready() override {
     const std::lock_guard lock(mutex_);
     while (!pieces_.empty()) {
-      if (core_->failed()) return length_;
+      if (core_->failed()) break;
       const Result<bool> done = core_->gpu->Done(pieces_.front().mark.get());
-      if (!core_->Note(done.status())) return length_;
-      if (!*done) break;
+      if (!core_->Note(done.status()) || !*done) break;
       ready_ = pieces_.front().end;
       pieces_.pop_front();
     }
@@ -193,7 +193,6 @@ class DeviceMemory::Copying : public Transfer {
 
  private:
   std::shared_ptr<Core> core_;
-  std::size_t length_;
   std::mutex mutex_;
   std::deque<Core::Copied> pieces_;
   std::size_t ready_ = 0;
@@ -482,15 +481,15 @@ std::shared_ptr<Transfer> DeviceMemory::Core::Combine(const Layout& layout, Job 
   std::deque<Copied> copied;
   {
     const std::lock_guard lock(mutex);
-    if (failed()) return nullptr;
-    job.table = TableOf(layout);
-    if (job.table == nullptr) return nullptr;
-    const bool ok = Note(Pieces(&job));
-    Keep(job, ok);
-    if (!ok || job.host_to == nullptr) return nullptr;
-    copied = std::move(job.copied);
+    job.table = failed() ? nullptr : TableOf(layout);
+    if (job.table != nullptr) {
+      const bool ok = Note(Pieces(&job));
+      Keep(job, ok);
+      copied = std::move(job.copied);
+    }
   }
-  return std::make_shared<Copying>(shared_from_this(), job.length, std::move(copied));
+  if (job.host_to == nullptr) return nullptr;
+  return std::make_shared<Copying>(shared_from_this(), std::move(copied));
 }
 
 // ---- DeviceMemory ----

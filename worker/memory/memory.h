@@ -61,9 +61,9 @@ class Transfer {
  public:
   virtual ~Transfer() = default;
   // How many bytes of the combined range are there, from its front. Does not block. After a failure
-  // all of them, with undefined content.
+  // no more come: so nobody sends what was never written.
   virtual std::size_t ready() = 0;
-  // Blocks, in the kernel, until all bytes are there.
+  // Blocks, in the kernel, until all bytes are there, or the memory has failed.
   virtual void Wait() = 0;
 };
 

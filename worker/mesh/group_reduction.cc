@@ -545,7 +545,10 @@ Status GroupReduction::Commit() {
       store->LandChange(gain_);
       break;
   }
-  if (group_.digest && in_parameters) digest_ = store->memory->DigestOf(store->trained);
+  if (group_.digest && in_parameters) {
+    const std::uint64_t digest = store->memory->DigestOf(store->trained);
+    if (store->memory->failure().ok()) digest_ = digest;
+  }
   return Status::Ok();
 }
 
