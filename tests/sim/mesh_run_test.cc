@@ -30,6 +30,7 @@ TEST(MeshRunTest, AllLawsHold) {
     sum.landed_in_part += run.landed_in_part;
     sum.held += run.held;
     sum.on_devices += run.on_devices;
+    sum.failed_devices += run.failed_devices;
     sum.copied += run.copied;
     sum.pulled += run.pulled;
     sum.resumed += run.resumed;
@@ -42,6 +43,7 @@ TEST(MeshRunTest, AllLawsHold) {
   EXPECT_GT(sum.landed_in_part, 10u);
   EXPECT_GT(sum.held, 100u);
   EXPECT_GT(sum.on_devices, 1'000u);
+  EXPECT_GT(sum.failed_devices, 10u);
   EXPECT_GT(sum.copied, 5'000u);
   EXPECT_GT(sum.pulled, 1'000u);
   EXPECT_GT(sum.resumed, 300u);

@@ -62,6 +62,7 @@ int RunMeshSweep(const CommandOptions& options) {
                {"landed_in_part", run.landed_in_part},
                {"held", run.held},
                {"on_devices", run.on_devices},
+               {"failed_devices", run.failed_devices},
                {"copies", run.copies},
                {"copies_ok", run.copied},
                {"pulls", run.pulls},

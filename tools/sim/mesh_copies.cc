@@ -90,7 +90,7 @@ void MeshRun::Sample(Worker* worker, Worker* source) {
 }
 
 void MeshRun::OnFetched(Worker* worker, const Status& status, Iteration iteration) {
-  Settle(*worker);
+  if (Lost(*worker)) return;
   if (!worker->copying) throw Violation("once", Name(worker->number) + " ends a copy twice");
   const Copying copying = *std::exchange(worker->copying, std::nullopt);
   Say(Name(worker->number) + " copies from " + Name(copying.source) + ": " + status.ToString());
@@ -127,6 +127,7 @@ void MeshRun::OnFetched(Worker* worker, const Status& status, Iteration iteratio
 }
 
 void MeshRun::OnSampled(Worker* worker, const Status& status, const std::shared_ptr<Buffer>& row) {
+  if (Lost(*worker)) return;
   if (!worker->sampling) throw Violation("once", Name(worker->number) + " ends a sample twice");
   const Copying sampling = *std::exchange(worker->sampling, std::nullopt);
   CheckHonest(worker, status);
@@ -224,6 +225,7 @@ void MeshRun::OnRequest(Worker* worker, Incarnation from, Request request, const
 
 void MeshRun::OnPulled(Worker* worker, Ticket ticket, const Status& status,
                        const ShardHeader& header) {
+  if (Lost(*worker)) return;
   const auto at = worker->pulls.find(ticket);
   if (at == worker->pulls.end()) {
     throw Violation("once", Name(worker->number) + " ends pull " + std::to_string(ticket) +
@@ -246,7 +248,7 @@ void MeshRun::OnPulled(Worker* worker, Ticket ticket, const Status& status,
   const std::optional<Bytes> update =
       known ? std::optional(from.published.at(pulling.stamp)) : std::nullopt;
   After(DelayNs(1e6), [this, worker, life, ticket, update] {
-    if (worker->mesh == nullptr || worker->life != life) return;
+    if (worker->mesh == nullptr || worker->life != life || Failed(*worker)) return;
     if (worker->applying || worker->copying) {
       worker->mesh->Do(network_.now(), DropPull{ticket});
       return;

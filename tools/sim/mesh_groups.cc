@@ -102,7 +102,9 @@ void MeshRun::Begin(GroupId id, std::size_t index) {
   Formed& formed = FormedOf(id);
   Taking& member = formed.members[index];
   Worker* worker = &workers_[member.worker];
-  if (member.over || worker->life != member.life || worker->mesh == nullptr) return;
+  if (member.over || worker->life != member.life || worker->mesh == nullptr || Failed(*worker)) {
+    return;
+  }
   if (worker->applying && formed.group.kind == GroupKind::kInitial) EndApply(worker);
   if (worker->applying && InPlace()) EndApply(worker);  // it calls the library after that
   const Instant now = network_.now();
@@ -138,13 +140,13 @@ void MeshRun::Begin(GroupId id, std::size_t index) {
   worker->reducing = true;
   const Layout& layout = ShapeOf(*worker, formed.group.kind);
   member.before = LandingOf(*worker, formed.group.kind);
+  member.landed = !initial && Landed(store, formed.group.iteration);
   if (what.payload == Payload::kParameters && what.landing != Landing::kInbox) {
     member.gave = Values(layout, Read(layout));
   } else if (what.payload == Payload::kChange) {
     member.holds = Values(layout, Read(layout));
     if (!member.was) member.was = member.holds;
     if (!member.gave) member.gave = Values(layout, ChangeOf(store));
-    member.landed = Landed(store, formed.group.iteration);
   } else if (what.landing == Landing::kGradients) {
     member.holds = Values(layout, Read(layout));
     if (!member.gave) member.gave = member.was = member.holds;
@@ -157,7 +159,9 @@ void MeshRun::Begin(GroupId id, std::size_t index) {
       (formed.group.ring_only ? ", along the ring alone" : ""));
   NoteVirtual(worker);
   const bool in_place = initial && member.weight == 0 && (store.torn || prng_.Below(2) == 0);
+  MayFail(*worker, true);
   worker->mesh->StartReduce(now, formed.group, what, 1, in_place);
+  MayFail(*worker, false);
   Wake(worker);
   if (!last_ && prng_.Below(25) == 0) {
     const std::uint64_t life = worker->life;
@@ -208,6 +212,7 @@ Bytes MeshRun::LandingOf(const Worker& worker, GroupKind kind) const {
 
 void MeshRun::NoteVirtual(Worker* worker) {
   if (worker->applying || !worker->reducing || !AveragesInBackground(setting_.plan)) return;
+  if (Failed(*worker)) return;
   Formed& formed = FormedOf(*worker->reserved);
   if (formed.group.kind == GroupKind::kInitial) return;
   for (Taking& member : formed.members) {
@@ -225,6 +230,7 @@ void MeshRun::EndMember(Worker* worker) {
 
 void MeshRun::OnReduced(Worker* worker, GroupId id, const Status& status,
                         const std::vector<Rank>& unreachable) {
+  if (Lost(*worker)) return;
   Formed& formed = FormedOf(id);
   const auto at =
       std::find_if(formed.members.begin(), formed.members.end(), [&](const Taking& member) {
@@ -241,7 +247,6 @@ void MeshRun::OnReduced(Worker* worker, GroupId id, const Status& status,
   worker->reducing = false;
   worker->reserved.reset();
   ++result_.groups;
-  Settle(*worker);
   CheckHonest(worker, status);
   CheckOutbox(worker, formed, member);
   for (const Rank rank : unreachable) CheckAccused(worker, static_cast<std::size_t>(rank), id);

@@ -43,6 +43,13 @@ NetworkOptions DrawNetwork(const Workload& workload, Prng* prng) {
   return network;
 }
 
+// The share of the workers whose replicas are on one.
+double DrawDevices(std::uint64_t seed) {
+  Prng prng(seed ^ kOwnSequence);
+  (void)prng.Next();
+  return prng.Below(4) != 0 ? 0 : prng.Below(2) == 0 ? 1 : 0.5;
+}
+
 class MeshPlane;
 
 struct Node final : public MeshEvents, public StepReplica {
@@ -109,9 +116,7 @@ class MeshPlane final : public Plane {
         network_(prng_.Next(), DrawNetwork(world->workload, &prng_)),
         chunk_bytes_(std::size_t{8} << prng_.Below(5)),
         direct_bytes_(prng_.Below(2) == 0 ? 0 : 1 << 16),
-        devices_(prng_.Below(3) != 0   ? 0
-                 : prng_.Below(2) == 0 ? 1
-                                       : 0.5),
+        devices_(DrawDevices(world->seed)),
         nodes_(workers->size()),
         copies_(workers->size()),
         groups_(workers->size()),
@@ -281,7 +286,7 @@ void MeshPlane::Start(std::uint32_t worker, Incarnation incarnation, bool accumu
   };
   node.store = std::make_unique<ReplicaStore>();
   node.device = nullptr;
-  if (prng_.Unit() < devices_) UseDevice(&node);
+  if (devices_ > 0 && prng_.Unit() < devices_) UseDevice(&node);
   node.store->SetTensors(halves(&own.x), halves(&own.gradient),
                          {{node.averaged.data(), kAveraged, DType::kF64, true},
                           {node.kept.data(), kKept, DType::kF64, false}});

@@ -45,6 +45,9 @@ void MeshRun::Go() {
   }
   // From here on nothing goes wrong, but what has been begun goes on.
   network_.StopAttacks();
+  for (Worker& worker : workers_) {
+    if (worker.device != nullptr) worker.device->FailAt(0);
+  }
   while (network_.RunNext(end_of_faults_ + kSettles)) {
   }
   CheckAllOver();
@@ -69,7 +72,7 @@ void MeshRun::Go() {
 
 void MeshRun::Start(Worker* worker) {
   ++worker->life;
-  worker->woken = false;
+  worker->woken = worker->ends = false;
   worker->incarnation = (++incarnations_ << 8) | worker->number;
   worker->parameters = worker->gradients = worker->kept = {};
   worker->parameters.Make(setting_.shapes);
@@ -176,6 +179,17 @@ void MeshRun::Kill(Worker* worker) {
   });
 }
 
+// Its device has failed, which its session is about to see. What it has said meanwhile is sent.
+void MeshRun::EndSoon(Worker* worker) {
+  ++result_.failed_devices;
+  Say("the device of " + Name(worker->number) + " has failed");
+  worker->ends = true;
+  const std::uint64_t life = worker->life;
+  After(DelayNs(2e7), [this, worker, life] {
+    if (worker->life == life) Kill(worker);
+  });
+}
+
 void MeshRun::WatchPrompt(GroupId id, std::size_t killed) {
   const Formed& formed = FormedOf(id);
   // A member that gave up in silence keeps the others waiting, whoever dies.
@@ -242,12 +256,15 @@ void MeshRun::Wake(Worker* worker) {
 
 void MeshRun::Serve(Worker* worker) {
   worker->woken = false;
-  if (worker->mesh == nullptr) return;
+  if (worker->mesh == nullptr || worker->ends) return;
   if (worker->frozen_until > network_.now()) {
     return network_.At(worker->frozen_until, [this, worker] { Wake(worker); });
   }
   NoteVirtual(worker);
+  MayFail(*worker, true);
   worker->mesh->Service(network_.now());
+  MayFail(*worker, false);
+  if (Failed(*worker)) return EndSoon(worker);
   if (network_.intruders() != 0) throw Violation("let-in", "somebody without a key is let in");
   const std::uint64_t forged = worker->mesh->counters().forged;
   if (forged != network_.tampered(worker->process)) {
@@ -279,7 +296,7 @@ void MeshRun::Disturb(std::size_t a, std::size_t b, DurationNs time) {
 
 Worker* MeshRun::Any() {
   Worker& worker = workers_[prng_.Below(workers_.size())];
-  return worker.mesh != nullptr ? &worker : nullptr;
+  return worker.mesh != nullptr && !Failed(worker) ? &worker : nullptr;
 }
 
 void MeshRun::DoFault() {
@@ -304,7 +321,10 @@ void MeshRun::DoFault() {
     if (prng_.Below(2) == 0) network_.Cut(b->process, a->process, time);
     return;
   }
-  if ((drawn -= setting_.kills) < 0) return Kill(a);
+  if ((drawn -= setting_.kills) < 0) {
+    if (a->device != nullptr && prng_.Below(2) == 0) return a->device->FailAt(1 + prng_.Below(12));
+    return Kill(a);
+  }
   const DurationNs time = DelayNs(2e9);
   Say(Name(a->number) + " stands still for " + std::to_string(time / kMillisecond) + " ms");
   Disturb(a->number, time);
@@ -387,7 +407,7 @@ void MeshRun::ForgetChanges(Worker* worker) {
 }
 
 void MeshRun::BeginApply(Worker* worker) {
-  if (worker->applying || (worker->reducing && InPlace())) return;
+  if (worker->applying || (worker->reducing && InPlace()) || Failed(*worker)) return;
   // Its caller waits for a start, or a copy.
   if (worker->reducing && FormedOf(*worker->reserved).group.kind == GroupKind::kInitial) return;
   if (worker->copying && worker->copying->in_place) return;
@@ -408,7 +428,7 @@ void MeshRun::BeginApply(Worker* worker) {
 }
 
 void MeshRun::EndApply(Worker* worker) {
-  if (!worker->applying) return;
+  if (!worker->applying || Failed(*worker)) return;
   Settle(*worker);
   Refill(&worker->parameters, (worker->parameters.views.size() + 1) / 2);
   Refill(&worker->kept);

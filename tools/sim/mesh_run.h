@@ -50,6 +50,7 @@ struct MeshRunResult {
   std::uint64_t landed_in_part = 0;         // of groups that failed
   std::uint64_t held = 0;                   // elements that a group tried again had already
   std::uint64_t on_devices = 0;             // of those that succeeded
+  std::uint64_t failed_devices = 0;
   std::uint64_t copies = 0, copied = 0;
   std::uint64_t pulls = 0, pulled = 0;
   std::uint64_t probes = 0;

@@ -88,6 +88,7 @@ struct Worker : public MeshEvents {
   bool started = false;         // has a replica of the run
   bool applying = false;
   bool woken = false;
+  bool ends = false;  // its session has: it is served no more
   Instant frozen_until;
   std::optional<GroupId> reserved;  // is to begin it, or has
   bool reducing = false;
@@ -138,6 +139,7 @@ class MeshRun {
   // The controller's word, which takes its time.
   void Tell(Worker* to, const GroupMember& member);
   void Kill(Worker* worker);
+  void EndSoon(Worker* worker);
   // All members have begun it: those that are left notice soon.
   void WatchPrompt(GroupId id, std::size_t killed);
   // All are neighbours.
@@ -176,6 +178,19 @@ class MeshRun {
   // What the replica's memory is asked for so far is done, as the caller's stream waits for it.
   static void Settle(const Worker& worker) {
     if (worker.device != nullptr) worker.device->Settle();
+  }
+  static void MayFail(const Worker& worker, bool may) {
+    if (worker.device != nullptr) worker.device->MayFail(may);
+  }
+  // Its session is about to end: what it says of its replica counts no more.
+  static bool Failed(const Worker& worker) {
+    return worker.device != nullptr && !worker.device->failure().ok();
+  }
+  // As Failed; if not, all is done, and nothing fails while somebody looks.
+  static bool Lost(const Worker& worker) {
+    MayFail(worker, false);
+    Settle(worker);
+    return Failed(worker);
   }
   void Refill(Tensors* tensors, std::size_t from = 0, std::size_t to = ~std::size_t{0});
   // Whether a group reads or writes the parameters while it runs.

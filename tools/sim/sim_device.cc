@@ -38,6 +38,7 @@ class SimDevice::Core : public std::enable_shared_from_this<SimDevice::Core> {
                                 std::span<const Place> to, std::span<const Input> from,
                                 Weight factor) {
     if (length == 0) return nullptr;
+    Count();
     Job job{.layout = layout,
             .offset = offset,
             .length = length,
@@ -60,6 +61,7 @@ class SimDevice::Core : public std::enable_shared_from_this<SimDevice::Core> {
       if (place.host) job.sent = std::make_shared<Sent>(Sent{.ready = 0, .length = length});
     }
     std::shared_ptr<Sent> sent = job.sent;
+    if (failed_) return sent;
     Add(std::move(job));
     return sent;
   }
@@ -67,6 +69,8 @@ class SimDevice::Core : public std::enable_shared_from_this<SimDevice::Core> {
   void Zero(std::byte* data, std::size_t bytes) {
     if (bytes == 0) return;
     Check(Memory::In(data), bytes);
+    Count();
+    if (failed_) return;
     Job job{.layout = {},
             .offset = 0,
             .length = bytes,
@@ -84,8 +88,12 @@ class SimDevice::Core : public std::enable_shared_from_this<SimDevice::Core> {
     while (!out_.empty()) CopyOut();
   }
   void Await(const Sent& sent) {
-    while (sent.ready < sent.length) jobs_.empty() ? CopyOut() : Work(true);
+    while (sent.ready < sent.length && !failed_) jobs_.empty() ? CopyOut() : Work(true);
   }
+
+  void FailAt(std::size_t n) { fails_in_ = n; }
+  void MayFail(bool may) { may_fail_ = may; }
+  bool failed() const { return failed_; }
 
   void Close() {
     Settle();
@@ -154,7 +162,7 @@ class SimDevice::Core : public std::enable_shared_from_this<SimDevice::Core> {
     rows_[data].gone = true;
     Job job;
     job.frees = data;
-    if (closed_) return Release(data);
+    if (closed_ || failed_) return Release(data);
     Add(std::move(job));
   }
 
@@ -179,12 +187,27 @@ class SimDevice::Core : public std::enable_shared_from_this<SimDevice::Core> {
       core->runs_ = false;
       const bool both = !core->jobs_.empty() && !core->out_.empty();
       if (both ? core->prng_.Below(2) == 0 : !core->jobs_.empty()) {
-        core->Work(false);
+        core->may_fail_ = true;
+        core->Count();
+        core->may_fail_ = false;
+        if (!core->failed_) core->Work(false);
       } else if (!core->out_.empty()) {
         core->CopyOut();
       }
       core->GoOn();
     });
+  }
+
+  // Something is asked of it, or done.
+  void Count() {
+    if (!may_fail_ || fails_in_ == 0 || --fails_in_ != 0) return;
+    failed_ = true;
+    for (const Job& job : jobs_) {
+      if (job.frees != nullptr) Release(job.frees);
+    }
+    std::deque<Job>().swap(jobs_);
+    std::deque<Out>().swap(out_);
+    clock_.wake();
   }
 
   // A part of the first job, or all of it.
@@ -250,6 +273,9 @@ class SimDevice::Core : public std::enable_shared_from_this<SimDevice::Core> {
   std::vector<std::shared_ptr<const void>> done_;  // owners to let go of
   bool runs_ = false;                              // is to go on by the clock
   bool closed_ = false;
+  std::size_t fails_in_ = 0;  // 0: not
+  bool may_fail_ = false;
+  bool failed_ = false;
 };
 
 class SimDevice::Copying : public Transfer {
@@ -285,6 +311,11 @@ void SimDevice::Zero(std::byte* data, std::size_t bytes) {
 
 void SimDevice::Sweep() { core_->Sweep(); }
 void SimDevice::Settle() { core_->Settle(); }
+void SimDevice::FailAt(std::size_t n) { core_->FailAt(n); }
+void SimDevice::MayFail(bool may) { core_->MayFail(may); }
+Status SimDevice::failure() const {
+  return core_->failed() ? Status(Code::kInternal, "the simulated device has failed") : Status();
+}
 Row SimDevice::Make(MemoryUse, std::size_t bytes) { return core_->Allocate(bytes, false); }
 Row SimDevice::MakeHost(MemoryUse, std::size_t bytes) { return core_->Allocate(bytes, true); }
 

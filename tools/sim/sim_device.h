@@ -39,6 +39,11 @@ class SimDevice : public Memory {
 
   // All work so far is done: what waits for it on the device may go on.
   void Settle();
+  // It fails at its n-th next operation, from 1 on (0: it does not): one that is done as time goes
+  // on, or asked for while MayFail.
+  void FailAt(std::size_t n);
+  void MayFail(bool may);
+  Status failure() const override;
 
  private:
   class Core;
