@@ -100,7 +100,7 @@ TEST(Codec, BytesOfWorkersStayAsTheyWere) {
   EXPECT_EQ(
       HashesOfBytes(RandomWorkerEnvelope, std::variant_size_v<WorkerBody::Variant>),
       (Hashes{0x1c11bee1e74fed15u, 0x0276c144fc3c8db4u, 0xc744a5a154af6d4cu, 0xb49163ce1f258bafu,
-              0x7f48bee4762a8f38u, 0x851b2f643a598009u, 0x992f415fb41184bcu, 0x19f1c5f2a65d7928u,
+              0x7f48bee4762a8f38u, 0xd19384c460900407u, 0x992f415fb41184bcu, 0x19f1c5f2a65d7928u,
               0x5b9b49f7b04474e6u, 0x0db5f73a3911f25bu, 0x34f65ab398270db0u, 0xddf3635bfc1973f5u,
               0x23f8965f462e2861u, 0x1334c040187e82fbu, 0xa71269c5908bf3f9u}));
 }
@@ -119,8 +119,8 @@ TEST(Codec, BytesOfTheControllerStayAsTheyWere) {
 TEST(Codec, BytesOfRecordsStayAsTheyWere) {
   EXPECT_EQ(
       HashesOfBytes(RandomRecord, std::variant_size_v<RecordBody::Variant>),
-      (Hashes{0xf5c7483138a6d3f1u, 0xb373d587dd8fe115u, 0xeaac751a15539b08u, 0xa0e5707ea5b71653u,
-              0xbe88a8091c5ea577u, 0x722aa2d43ac701d0u, 0x89546f4e27615c0fu, 0x0dc59b595b09c868u,
+      (Hashes{0x621fbf6885352360u, 0xb373d587dd8fe115u, 0xeaac751a15539b08u, 0xa0e5707ea5b71653u,
+              0xbe88a8091c5ea577u, 0x438c3a623de5d19au, 0x89546f4e27615c0fu, 0x0dc59b595b09c868u,
               0xafcbe21a6703c93du, 0x5d8ee34d55522ec2u, 0x969e8604cb88f2b7u, 0x71752e2bd44c5c4bu,
               0xcfd105f0995e8494u, 0xe08a9ced6b17cc83u, 0xf9727d96c2e53d83u, 0x1c278f60a68b486eu,
               0xecdb1863cff5033du, 0xd21079e39f63a1a5u, 0xd3112541cbe18fb3u, 0xfe4ea98e6097f538u,
@@ -133,7 +133,7 @@ TEST(Codec, BytesOfAdminMessagesStayAsTheyWere) {
             (Hashes{0xdd50e0651dd358edu, 0x0c3adfea64bff345u, 0x3dcbac5a33cda435u,
                     0x84ec6993882543c5u, 0xbfd6341fbd3a8445u, 0x710a13621cf4432cu}));
   EXPECT_EQ(HashesOfBytes(RandomAdminReply, std::variant_size_v<AdminReply>),
-            (Hashes{0xbd778d7181a342bdu, 0x21f9f3ad5771abdau, 0x046f666c7673b2a0u,
+            (Hashes{0xbd778d7181a342bdu, 0x0d4eaf326ab67684u, 0x046f666c7673b2a0u,
                     0x3dcc1add2e6d40d0u, 0x22eb7ba56ddf9cb7u, 0x94ea559882c8f737u}));
 }
 
@@ -151,7 +151,7 @@ TEST(Codec, BytesOfMessagesThatSayNothingStayAsTheyWere) {
   each([](auto body) { return Record{.body = body}; }, std::type_identity<RecordBody::Variant>());
   each([](auto body) { return AdminRequest(body); }, std::type_identity<AdminRequest>());
   each([](auto body) { return AdminReply(body); }, std::type_identity<AdminReply>());
-  EXPECT_EQ(hash, 0x2aa3bb3745dd19cfu);
+  EXPECT_EQ(hash, 0x4eb036345284a91fu);
 }
 
 TEST(Codec, LargeMessagesComeBackEqual) {  // over several segments
