@@ -309,7 +309,9 @@ std::size_t Exchange::Ready(const Slice& slice) const {
 bool Exchange::SendPart(Instant now, Asked* asked) {
   const Slice& slice = asked->slice;
   if (asked->sent == slice.range.length) return false;
-  const std::size_t length = std::min(part_bytes_, Ready(slice) - asked->sent);
+  const std::size_t ready = Ready(slice);
+  if (ready <= asked->sent) return true;  // none any more, of a device that has failed by now
+  const std::size_t length = std::min(part_bytes_, ready - asked->sent);
   const FrameHeader header{.kind = FrameKind::kPart,
                            .run = run_,
                            .group = asked->number,

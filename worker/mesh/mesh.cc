@@ -16,6 +16,8 @@ namespace {
 constexpr std::size_t kMaxOtherBytes = 576 << 10;
 // Frames handled before the owner gets to look at its other sockets.
 constexpr int kFramesPerService = 64;
+// Frames of a shorter row are not worth looking for in the process's whole heap.
+constexpr std::size_t kLargeRow = 1 << 20;
 // What a device tells of by the session's eventfd, as a net below.
 constexpr DurationNs kPoll = 20 * kMillisecond;
 
@@ -132,7 +134,7 @@ void Mesh::Warm() {
   if (std::exchange(warm_, true)) return;
   const std::size_t bytes = store_->TrainingRow(plan_);
   if (!Buffers::Fits(store_->LongestRow(), bytes)) buffers_.Forget();
-  TrimHeap();  // of frames that have come
+  if (store_->LongestRow() >= kLargeRow) TrimHeap();  // of frames that have come
   if (bytes == 0 || store_->memory->device()) return;
   const std::shared_ptr<Buffer> staging = buffers_.Get(bytes);
   std::memset(staging->data(), 0, staging->size());
