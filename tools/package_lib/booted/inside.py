@@ -12,7 +12,7 @@ import urllib.request
 
 sys.path.insert(0, "/opt/booted")
 import lib
-from lib import Job, Worker, active, back, check, configure, drop_in, journal, pid, prdctl, run, show, tell, wait
+from lib import Job, Worker, active, back, check, configure, drop_in, pid, prdctl, run, said, show, tell, wait
 
 STATE = pathlib.Path("/var/lib/booted.json")  # of the first boot, for the second one
 EXPOSURE = 1.5
@@ -101,7 +101,7 @@ def reload_good():
     since, former = time.time(), pid()
     configure(CONFIG.replace("retain_runs = 2", "retain_runs = 3"), restart=False)
     run("systemctl", "reload", "prd")
-    wait("it says so", lambda: "reloaded /etc/prd/prd.toml" in journal(since))
+    said(since, "reloaded /etc/prd/prd.toml")
     configure(CONFIG, restart=False)
     run("systemctl", "reload", "prd")
     assert pid() == former and active()
@@ -110,13 +110,12 @@ def reload_good():
 def reload_bad():
     since, former = time.time(), pid()
     configure(CONFIG + "\n[[job]]\nname = \"other\"\nengine = \"allreduce\"\n", restart=False)
-    said = run("systemctl", "reload", "prd", fails=True).stdout.strip()
-    text = journal(since)
-    assert "allreduce" in text and "all-reduce" in text and "prd.toml" in text, text
+    failed = run("systemctl", "reload", "prd", fails=True).stdout.strip()
+    said(since, "allreduce", "all-reduce", "prd.toml")
     assert pid() == former and active()
     configure(CONFIG, restart=False)
     run("systemctl", "reload", "prd")
-    return said.splitlines()[0]
+    return failed.splitlines()[0]
 
 
 def wrong_configuration():
@@ -125,10 +124,10 @@ def wrong_configuration():
     run("systemctl", "restart", "prd", fails=True)
     result, status, restarts = show("prd", "ActiveState", "ExecMainStatus", "NRestarts")
     assert (result, status, restarts) == ("failed", "2", "0"), (result, status, restarts)
-    said = next(line for line in journal(since).splitlines() if "daemon2" in line)
+    why = said(since, "daemon2")
     configure(CONFIG, restart=False)
     run("systemctl", "start", "prd")
-    return f"stays down with exit code 2, and says: {said.strip()}"
+    return f"stays down with exit code 2, and says: {why.strip()}"
 
 
 # ---- users ----
@@ -179,7 +178,7 @@ def stopped():
     os.kill(former, signal.SIGSTOP)
     since = time.time()
     back(former)
-    assert "watchdog" in journal(since).lower(), journal(since)
+    said(since, "watchdog")
     return f"the watchdog acts within {show('prd', 'WatchdogUSec')[0]}"
 
 
@@ -221,7 +220,7 @@ def memory_full():
     high, most = show("prd", "MemoryHigh", "MemoryMax")
     since = time.time()
     run("systemctl", "set-property", "--runtime", "prd.service", "MemoryHigh=infinity", "MemoryMax=2M")
-    wait("prd is killed for its memory", lambda: "oom-kill" in journal(since))
+    said(since, "oom-kill")
     run("systemctl", "set-property", "--runtime", "prd.service", f"MemoryHigh={high}", f"MemoryMax={most}")
     back(former)
     return f"{show('prd', 'NRestarts')[0]} restarts until there was memory again"
@@ -336,13 +335,12 @@ def service_is_stopped():
     run("systemctl", "stop", "prd-worker@1")
     state, result = show("prd-worker@1", "ActiveState", "Result")
     assert (state, result) == ("inactive", "success"), (state, result)
-    text = journal(since)
-    assert "SIGTERM" in text, text
+    why = said(since, "SIGTERM")
     failed = prdctl("groups", "service", "--failed")["groups"]
     assert not failed, failed
     run("systemctl", "start", "prd-worker@1")
     services_train()
-    return next(line for line in text.splitlines() if "SIGTERM" in line)
+    return why
 
 
 def service_is_killed():

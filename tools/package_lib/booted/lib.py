@@ -71,6 +71,16 @@ def journal(since, unit="prd.service"):
     return run("journalctl", "-u", unit, "--no-pager", "-o", "cat", f"--since=@{since:.6f}").stdout
 
 
+def said(since, *words):
+    """The line of prd's journal with the first of these words, once all are there: messages come to the journal late."""
+    def look():
+        text = journal(since)
+        return text if all(word in text for word in words) else None
+
+    text = wait(f"the journal says {words}", look)
+    return next(line for line in text.splitlines() if words[0] in line)
+
+
 def prdctl(*words, user=None):
     done = run("prdctl", "--json", "--timeout-ms", 30000, *words, user=user)
     return json.loads(done.stdout)
