@@ -274,7 +274,7 @@ void SessionCore::OnFetched(Instant now, const Status& status, Iteration iterati
   p_->step.in_inbox = in_inbox;
   if (p_->standing.said_finish && p_->standing.final_announced) {
     p_->standing.final_done = !p_->standing.ends_run;  // the others' average
-    return;
+    return flow_->protocol().OnCallEnds(out);          // nothing is read over it
   }
   flow_->HasReplica(true, out);
 }
