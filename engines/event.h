@@ -20,6 +20,9 @@ struct JoinedEvent {
   Rank rank = kNoRank;
   Iteration iteration = 0;
   std::string host;
+  // The newest replica of a worker that trains, this one included, as far as the controller knows:
+  // also what one has copied that has not signalled since.
+  Iteration newest = 0;
 };
 
 // A ready signal. The worker is joined, and no other signal of it with `waiting` is unanswered. The

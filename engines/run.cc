@@ -353,7 +353,12 @@ void Run::Activate(Rank rank, Iteration iteration, const std::string& reason) {
                           .pid = worker.pid,
                           .iteration = iteration,
                           .reason = reason});
-  ToEngine(JoinedEvent{.rank = rank, .iteration = iteration, .host = worker.host});
+  Iteration newest = 0;
+  for (const Worker& each : workers()) {
+    if (each.state == State::kActive && !each.no_replica) newest = std::max(newest, each.iteration);
+  }
+  ToEngine(
+      JoinedEvent{.rank = rank, .iteration = iteration, .host = worker.host, .newest = newest});
   link_reports_.Tell(rank);
 }
 

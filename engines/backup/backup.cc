@@ -82,9 +82,10 @@ void Backup::OnJoined(Instant now, const JoinedEvent& event, Effects* out) {
   if (Running() || event.iteration == newest_) return;
   // It has copied from one that had a round's result and then was gone; or the newest replica is
   // gone for good (the job would have had it copied).
-  const bool newest_there = std::any_of(current_.begin(), current_.end(), [this](Rank rank) {
-    return Known(rank) && At(rank).model == newest_;
-  });
+  const bool newest_there =
+      event.newest >= newest_ || std::any_of(current_.begin(), current_.end(), [this](Rank rank) {
+        return Known(rank) && At(rank).model == newest_;
+      });
   if (event.iteration > newest_ || !newest_there) Settle(now, 0, out);
 }
 

@@ -170,7 +170,8 @@ bool BackupRules::NobodyIsAwaited(Instant now) {
 
 void BackupRules::Follow(Instant now, const Event& event) {
   if (const auto* joined = std::get_if<JoinedEvent>(&event)) {
-    const bool there = std::any_of(replicas_.begin(), replicas_.end(),
+    const bool there = joined->newest >= newest_ ||
+                       std::any_of(replicas_.begin(), replicas_.end(),
                                    [this](const auto& of) { return of.second == newest_; });
     if (present().size() == 1) newest_ = joined->iteration;
     replicas_[joined->rank] = joined->iteration;

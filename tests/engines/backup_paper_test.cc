@@ -234,6 +234,25 @@ class BackupRounds : public testing::Test {
   Effects said_;
 };
 
+// Whoever made the newest replica may go when others have it, and before these signal: a worker
+// that joins with an older one does not make that iteration again.
+TEST_F(BackupRounds, WhatOthersHaveCopiedIsNotMadeAgain) {
+  End(200, 2);
+  StateArchive before = StateArchive::Saver();
+  engine_.Archive(before);
+  for (const Iteration newest : {2, 1}) {
+    SCOPED_TRACE(newest);
+    StateArchive again = StateArchive::Loader(before.bytes());
+    engine_.Archive(again);
+    ASSERT_TRUE(again.ok());
+    for (const Rank rank : {0, 1}) Tell(205, LeftEvent{.rank = rank, .why = LeftReason::kLost});
+    Tell(210, JoinedEvent{.rank = 3, .iteration = 1, .host = "h", .newest = newest});
+    Ready(220, 3, 2);
+    EXPECT_EQ(Drops(3), newest == 2);
+    EXPECT_EQ(GroupsOf(said_).size(), newest == 2 ? 0u : 1u);
+  }
+}
+
 // A round that waits says for whom, and goes on without the awaited when that worker does not come
 // in time, or leaves.
 TEST_F(BackupRounds, WaitForWhoHadToCopyUntilTheirDeadline) {
