@@ -186,6 +186,25 @@ TEST_F(PeersTest, ABreakThatASendShowsIsDueAtOnce) {
   ExpectResumed(2);
 }
 
+// Both breaks fall into times of use, which are far apart. Nobody looks between them.
+TEST_F(PeersTest, ABreakLongAgoDoesNotCount) {
+  peers_.Acknowledged(kThere, 1, 1);
+  transport_.wires[0].state.broken = true;
+  EXPECT_TRUE(peers_.Service(now_).empty());
+  ASSERT_EQ(transport_.wires.size(), 2u);
+  peers_.Rest();
+  transport_.wires[1].state.stands = true;
+  now_ = now_ + 2 * Peers::kReconnect;
+  EXPECT_TRUE(peers_.Service(now_).empty());
+  ASSERT_TRUE(peers_.Use(kThere).ok());
+  Send();
+  EXPECT_TRUE(peers_.Service(now_).empty());
+  EXPECT_EQ(transport_.wires[1].sent, 1);
+  transport_.wires[1].state.broken = true;
+  EXPECT_TRUE(peers_.Service(now_ + 1).empty());
+  EXPECT_EQ(transport_.wires.size(), 3u);
+}
+
 TEST_F(PeersTest, WhatIsAskedForAgainIsDueAtOnce) {
   peers_.SendAgain(now_, kThere);
   EXPECT_EQ(peers_.NextDeadline(), Instant{0});

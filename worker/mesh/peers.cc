@@ -177,10 +177,13 @@ void Peers::Evict() {
 void Peers::Send(const std::string& endpoint, const FrameHeader& header, SharedBytes payload) {
   const auto it = peers_.find(endpoint);
   if (it == peers_.end()) return;  // lost; Service has said so
+  Peer& peer = it->second;
+  // Nothing was owed to the peer: what broke before has no part in how long this frame waits.
+  if (peer.queue.empty() && peer.unacknowledged.empty()) peer.broke_at.reset();
   Frame frame{.header = header, .payload = std::move(payload)};
   frame.header.stream = frame.header.number = 0;  // what is passed on has those of its sender
-  it->second.queue.push_back(std::move(frame));
-  Flush(&it->second);
+  peer.queue.push_back(std::move(frame));
+  Flush(&peer);
 }
 
 bool Peers::Idle(const std::string& endpoint) const { return Queued(endpoint) == 0; }

@@ -48,7 +48,7 @@ class Peers {
   static constexpr DurationNs kSignalReconnect = 100 * kMillisecond;
   // How long attempts to replace a broken data connection go on, and how far they are apart. The
   // time starts anew when a connection breaks that stood for longer than this, or that brought
-  // something that was acknowledged.
+  // something that was acknowledged, and with the first frame after all were acknowledged.
   static constexpr DurationNs kReconnect = 200 * kMillisecond;
   static constexpr DurationNs kRetry = 10 * kMillisecond;
   // A replacement that the peer has not accepted within this time is lost. Under CURVE a peer that
