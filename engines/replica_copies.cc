@@ -18,11 +18,11 @@ bool Stopped(const RunWorker& worker) {
 
 // ---- sources ----
 
-Iteration ReplicaCopies::Newest() const {
+Iteration ReplicaCopies::NewestActive() const {
   Iteration newest = 0;
   for (const RunWorker& worker : run_.roster.rows()) {
-    const bool has_model = worker.state == WorkerState::kActive || Stopped(worker);
-    if (has_model && !worker.no_replica) newest = std::max(newest, worker.iteration);
+    const bool active = worker.state == WorkerState::kActive;
+    if (active && !worker.no_replica) newest = std::max(newest, worker.iteration);
   }
   return newest;
 }

@@ -6,6 +6,7 @@
 #ifndef PRD_ENGINES_REPLICA_COPIES_H_
 #define PRD_ENGINES_REPLICA_COPIES_H_
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,8 +34,9 @@ class ReplicaCopies {
 
   // ---- sources ----
   // The iteration of the newest replica among workers that train, or have trained.
-  Iteration Newest() const;
-  // The same among those that have stopped training.
+  Iteration Newest() const { return std::max(NewestActive(), NewestStopped()); }
+  // The same among those that train, and among those that have stopped.
+  Iteration NewestActive() const;
   Iteration NewestStopped() const;
   // The best source for this worker, and another one than `avoid` if there is one. kNoRank: none.
   Rank SourceFor(Rank rank, Rank avoid) const;

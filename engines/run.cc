@@ -344,21 +344,21 @@ void Run::DeliverReady(Rank rank) {
 }
 
 void Run::Activate(Rank rank, Iteration iteration, const std::string& reason) {
-  const Worker& worker = roster_[rank];
   roster_.SetState(rank, State::kActive);
   roster_.SetIteration(rank, iteration);
+  Join(rank, copies_.NewestActive(), reason);
+}
+
+void Run::Join(Rank rank, Iteration newest, const std::string& reason) {
+  const Worker& worker = roster_[rank];
   log_.Write(WorkerJoined{.rank = rank,
                           .incarnation = worker.incarnation,
                           .host_name = worker.host_name,
                           .pid = worker.pid,
-                          .iteration = iteration,
+                          .iteration = worker.iteration,
                           .reason = reason});
-  Iteration newest = 0;
-  for (const Worker& each : workers()) {
-    if (each.state == State::kActive && !each.no_replica) newest = std::max(newest, each.iteration);
-  }
-  ToEngine(
-      JoinedEvent{.rank = rank, .iteration = iteration, .host = worker.host, .newest = newest});
+  ToEngine(JoinedEvent{
+      .rank = rank, .iteration = worker.iteration, .host = worker.host, .newest = newest});
   link_reports_.Tell(rank);
 }
 
@@ -393,9 +393,12 @@ void Run::EndCommonStart(Iteration iteration, const std::vector<Rank>& ok,
                          const std::vector<Rank>& failed) {
   if (!ok.empty()) start_.Make();
   LookForGoal();
+  const Iteration newest = std::max(iteration, copies_.NewestActive());
   for (const Rank rank : ok) {
     ready_.Release(rank, ReadySlot::kForReplica);
-    Activate(rank, iteration, "common start");
+    roster_.SetState(rank, State::kActive);
+    roster_.SetIteration(rank, iteration);
+    Join(rank, newest, "common start");
   }
   for (const Rank rank : ok) {  // once the engine knows all of them
     DeliverReady(rank);
