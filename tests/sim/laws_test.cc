@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "common/base/static_schedule.h"
+#include "engines/batch_shares.h"
 #include "tests/plans.h"
 #include "tests/sim/sim_testing.h"
 #include "tools/sim/neighbour_book.h"
@@ -90,6 +91,22 @@ TEST_F(LawsTest, WeightsOfARoundSumToOneAtMost) {
 TEST_F(LawsTest, MembersNeedASignal) {
   Message(0, Ready{.iteration = 6});
   Breaks("members", [&] { Seen(Group1()); });
+}
+
+// A signal that was on its way when its worker was given more to compute is void, but not after the
+// job has gone back to that step.
+TEST_F(LawsTest, SignalsFromBeforeAnOrderAreVoid) {
+  Seen(SharesSet{.from = 6, .shares = {{.rank = 1, .samples = 3}}, .more = true});
+  BothReady();
+  Breaks("members", [&] { Seen(Group1()); });
+}
+
+TEST_F(LawsTest, OrdersOfAStepThatTheJobGoesBackToAreVoid) {
+  Seen(SharesSet{.from = 6, .shares = {{.rank = 1, .samples = 3}}, .more = true});
+  Seen(SharesSet{
+      .from = 6, .more = true, .reason = std::string(BatchShares::kGoesOnElsewhere) + "6"});
+  BothReady();
+  Seen(Group1());
 }
 
 TEST_F(LawsTest, MembersMustBeThere) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/base/static_schedule.h"
+#include "engines/batch_shares.h"
 #include "engines/event.h"
 #include "engines/violation.h"
 
@@ -152,6 +153,9 @@ void Laws::OnReady(const Plan& plan, Worker* worker, Rank rank, const Ready& rea
 }
 
 void Laws::OnShares(Run* run, const SharesSet& set) {
+  if (set.reason.starts_with(BatchShares::kGoesOnElsewhere)) {
+    for (Worker& worker : run->workers) worker.more = 0;
+  }
   if (set.more) {
     for (const ShareGiven& share : set.shares) {
       Worker& worker = At(run, share.rank);
