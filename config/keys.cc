@@ -284,9 +284,10 @@ void DescribeMeshSecurity(Fields& fields, MeshSecurity* security, bool* by_keys)
   static constexpr std::array<std::string_view, 4> kNames = {"auto", "none", "aead", "curve"};
   static constexpr const char* kHelp =
       "How what workers send each other is protected. \"none\": it is sent as it is; where workers "
-      "are on several hosts, their network must be trusted. \"aead\": each message is sealed "
-      "(AES-128-GCM) where it leaves its host. \"curve\": connections are CURVE's, at an eighth of "
-      "the speed. All let in only workers that the daemon has announced, by keys that each worker "
+      "are on several hosts, their network must be trusted, and a bit that it changes is not "
+      "noticed. \"aead\": each message is sealed (AES-128-GCM) where it leaves its host, and sent "
+      "again if it comes damaged. \"curve\": connections are CURVE's, at an eighth of the speed. "
+      "All let in only workers that the daemon has announced, by keys that each worker "
       "draws. \"auto\": as a run begins, \"aead\" if curve_secret_key_file is set, else \"none\".";
   const bool automatic = by_keys != nullptr && *by_keys;
   const auto names = std::span(kNames).subspan(by_keys == nullptr ? 1 : 0);

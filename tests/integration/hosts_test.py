@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Workers on several hosts, with real links between them. Usage: hosts_test.py BIN_DIR [TEST ...]"""
 import json
+import re
 import sys
 import time
 import unittest
@@ -104,6 +105,21 @@ class Training(unittest.TestCase):
             for report in reports:
                 self.assertIn((report["rank"], report["unreachable"]), [(1, [2]), (2, [1])], report["detail"])
             self.assertLess(reports[0]["reduce_ns"], 5e9, "a lease is a second")
+
+    def test_what_is_damaged_on_the_way_is_sent_again(self):
+        """Two hosts with two workers each. Of 50 pieces that one sends to another, one has a bit changed: in a model, a header,
+        or what frames them."""
+        for engine in ("all-reduce", "hop", "ssp"):
+            config = f'[[job]]\nname = "toy"\nengine = "{engine}"\nworkers = 4\nmesh_security = "aead"\n'
+            with self.subTest(engine=engine), hosts.Hosts(2, "1gbit") as at, \
+                    cluster.Cluster(BIN, config, inside=at.enter(0), address=at.address(0)) as c:  # fmt: skip
+                env = {"LD_PRELOAD": f"{BIN}/libdamage.so", "PRD_TEST_DAMAGE": "50", "PRD_TEST_DAMAGE_NOT": str(c.port)}
+                workers = [c.worker(rank, steps=STEPS, step_ms=1, size=FLOATS, inside=at.enter(rank % 2), env=env) for rank in range(4)]
+                ends = [worker.end() for worker in workers]
+                self.assertEqual(len({end["sum"] for end in ends}), 1, ends)
+                self.assertEqual([end["applied"] for end in ends], [STEPS] * 4)
+                said = " ".join(log.read_text() for log in c.dir.glob("worker-*.err"))
+                self.assertGreater(sum(int(n) for n in re.findall(r"damaged: (\d+)", said)), 0, "nothing was damaged")
 
 
 if __name__ == "__main__":
