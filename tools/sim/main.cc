@@ -124,7 +124,7 @@ int main(int argc, char** argv) {
   CLI::App* mesh = app.add_subcommand(
       "mesh",
       "Searches for bugs in the data plane: real meshes on a simulated network, of a few workers "
-      "with drawn replicas, reductions, copies and faults");
+      "with drawn replicas in host memory or on simulated devices, reductions, copies and faults");
   AddCommon(mesh, &options);
   mesh->add_option("--seeds", options.seeds, "How many seeds, from --seed on")
       ->capture_default_str();
