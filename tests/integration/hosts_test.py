@@ -113,8 +113,8 @@ class Training(unittest.TestCase):
             config = f'[[job]]\nname = "toy"\nengine = "{engine}"\nworkers = 4\nmesh_security = "aead"\n'
             with self.subTest(engine=engine), hosts.Hosts(2, "1gbit") as at, \
                     cluster.Cluster(BIN, config, inside=at.enter(0), address=at.address(0)) as c:  # fmt: skip
-                env = {"LD_PRELOAD": f"{BIN}/libdamage.so", "PRD_TEST_DAMAGE": "50", "PRD_TEST_DAMAGE_NOT": str(c.port)}
-                workers = [c.worker(rank, steps=STEPS, step_ms=1, size=FLOATS, inside=at.enter(rank % 2), env=env) for rank in range(4)]
+                damages = ("env", f"LD_PRELOAD={BIN}/libdamage.so", "PRD_TEST_DAMAGE=50", f"PRD_TEST_DAMAGE_NOT={c.port}")
+                workers = [c.worker(rank, steps=STEPS, step_ms=1, size=FLOATS, inside=(*at.enter(rank % 2), *damages)) for rank in range(4)]
                 ends = [worker.end() for worker in workers]
                 self.assertEqual(len({end["sum"] for end in ends}), 1, ends)
                 self.assertEqual([end["applied"] for end in ends], [STEPS] * 4)
