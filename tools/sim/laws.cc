@@ -153,6 +153,7 @@ void Laws::OnReady(const Plan& plan, Worker* worker, Rank rank, const Ready& rea
 }
 
 void Laws::OnShares(Run* run, const SharesSet& set) {
+  // The job goes back to a step: what was ordered of it before is void.
   if (set.reason.starts_with(BatchShares::kGoesOnElsewhere)) {
     for (Worker& worker : run->workers) worker.more = 0;
   }
