@@ -184,9 +184,13 @@ BUGS = {
         "  } else if (TakeOrder(request.from) || Planted(\"order-not-asked\")) {"),
     "lost-frame-acknowledged": (
         "mesh.cc",
-        "visitor->spoiled && arrivals_.Misses(*header)) {",
-        "visitor->spoiled && arrivals_.Misses(*header) &&\n"
+        "header->stream != 0 && arrivals_.Misses(*header)) {",
+        "header->stream != 0 && arrivals_.Misses(*header) &&\n"
         "             !Planted(\"lost-frame-acknowledged\")) {"),
+    "swallowed-frame-waited-for": (
+        "mesh.cc",
+        "      peers_.Asked(now, *endpoint);\n",
+        "      if (!Planted(\"swallowed-frame-waited-for\")) peers_.Asked(now, *endpoint);\n"),
     "resumed-without-what-was-sent": (
         "peers.cc",
         "  peer->unacknowledged.clear();\n  peer->unacknowledged_bytes = 0;\n",
@@ -234,11 +238,6 @@ BUGS = {
 
 # The same, of bugs that only whole runs find.
 RUN_BUGS = {
-    "lost-frame-not-asked-for": (
-        "mesh.cc",
-        "  for (const auto& [peer, question] : peers_.TakeSpoiled(now)) {\n",
-        "  for (const auto& [peer, question] : peers_.TakeSpoiled(now)) {\n"
-        "    if (Planted(\"lost-frame-not-asked-for\")) continue;\n"),
     "landing-from-the-beginning": (
         "group_reduction.cc",
         "  silence_.Progress(now);\n  return hears_ = true;\n",

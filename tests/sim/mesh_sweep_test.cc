@@ -17,9 +17,14 @@ namespace {
 
 // Some of those that meshes alone show: of sums, ends of groups, connections, questions and seals.
 const char* const kBugsInRuns[] = {
-    "chunk-dropped",           "weight-on-the-wrong-hop", "partial-sum-lands",
-    "counter-reused",          "death-in-the-last-hop",   "answer-of-another-peer",
-    "repeated-frame-accepted", "sum-of-a-failed-round",
+    "chunk-dropped",
+    "weight-on-the-wrong-hop",
+    "partial-sum-lands",
+    "counter-reused",
+    "death-in-the-last-hop",
+    "answer-of-another-peer",
+    "swallowed-frame-waited-for",
+    "sum-of-a-failed-round",
 #include "run_bugs.inc"
 };
 

@@ -40,15 +40,27 @@ TEST(ArrivalsTest, WhatComesTwiceCountsOnce) {
   EXPECT_TRUE(arrivals.Take(now, Numbered(3, 2)));
   EXPECT_FALSE(arrivals.Take(now, Numbered(3, 1)));
   EXPECT_FALSE(arrivals.Take(now, Numbered(3, 2)));
-  EXPECT_TRUE(arrivals.Take(now, Numbered(3, 5))) << "the sender gave up 3 and 4";
   EXPECT_TRUE(arrivals.Take(now, Numbered(8, 1))) << "another stream";
-  EXPECT_FALSE(arrivals.Take(now, Numbered(3, 5))) << "the old one's, late";
+  EXPECT_FALSE(arrivals.Take(now, Numbered(3, 2))) << "the old one's, late";
   FrameHeader other = Numbered(3, 1);
   other.from = 9;
   EXPECT_TRUE(arrivals.Take(now, other));
-  arrivals.Forget(7);
-  EXPECT_TRUE(arrivals.Take(now, Numbered(3, 1)));
-  EXPECT_FALSE(arrivals.Take(now, other));
+}
+
+TEST(ArrivalsTest, ANumberThatIsMissingIsAFrameThatIsLost) {
+  Arrivals arrivals;
+  const Instant now{kSecond};
+  EXPECT_FALSE(arrivals.Misses(Numbered(3, 1)));
+  EXPECT_TRUE(arrivals.Misses(Numbered(3, 2))) << "of a sender that was not heard before";
+  ASSERT_TRUE(arrivals.Take(now, Numbered(3, 1)));
+  EXPECT_FALSE(arrivals.Misses(Numbered(3, 1))) << "it has come before";
+  EXPECT_FALSE(arrivals.Misses(Numbered(3, 2)));
+  EXPECT_TRUE(arrivals.Misses(Numbered(3, 3)));
+  EXPECT_TRUE(arrivals.Misses(Numbered(4, 2))) << "of a new stream";
+  for (std::uint64_t stream = 5; stream < 4 + Arrivals::kStreams; ++stream) {
+    ASSERT_TRUE(arrivals.Take(now, Numbered(stream, 1)));
+  }
+  EXPECT_FALSE(arrivals.Misses(Numbered(2, 9))) << "of a stream that is remembered no more";
 }
 
 TEST(ArrivalsTest, TheNewestStreamsOfASenderAreRemembered) {
@@ -243,6 +255,32 @@ TEST_F(PeersTest, WhoeverMayHaveLostFramesAsksUntilItIsAnswered) {
   peers_.ClearSpoiled(2, 5);
   now_ = now_ + kSecond;
   EXPECT_EQ(peers_.TakeSpoiled(now_), Questions());
+}
+
+// A peer that waits asks again and again. What it has not acknowledged meanwhile may be lost.
+TEST_F(PeersTest, APeerThatWaitsForLongIsSentItAgain) {
+  peers_.SetTimeout(4 * kSecond);
+  const auto links_after = [&](DurationNs time) {
+    now_ = now_ + time;
+    peers_.Asked(now_, kThere);
+    EXPECT_TRUE(peers_.Service(now_).empty());
+    transport_.wires.back().state.stands = true;
+    EXPECT_TRUE(peers_.Service(now_).empty());
+    return transport_.wires.size();
+  };
+  EXPECT_EQ(links_after(0), 1u);
+  EXPECT_EQ(links_after(2 * kSecond - 1), 1u) << "it may be slow";
+  EXPECT_EQ(links_after(1), 2u);
+  EXPECT_EQ(transport_.wires[1].sent, 1);
+  EXPECT_EQ(links_after(kSecond), 2u);
+  EXPECT_EQ(links_after(2 * kSecond), 2u) << "twice as long now";
+  EXPECT_EQ(links_after(2 * kSecond), 3u);
+  EXPECT_EQ(links_after(kSecond), 3u);
+  peers_.Acknowledged(kThere, 1, 1);
+  EXPECT_EQ(links_after(20 * kSecond), 3u) << "nothing is on its way";
+  Send();
+  EXPECT_EQ(links_after(0), 3u);
+  EXPECT_EQ(links_after(2 * kSecond), 4u) << "the link is good again";
 }
 
 TEST_F(PeersTest, WhatIsNotAcknowledgedIsOwed) {

@@ -514,6 +514,10 @@ TEST(ListenTest, WhatIsAnnouncedIsWhatPeersDial) {
 
 // ---- who is on the path ----
 
+// What happens to a frame on its way: a bit is another, its parts come as a message each, or
+// nothing comes.
+enum class Damage : std::uint8_t { kChanged, kInTwo, kGone };
+
 // Stands between two workers, relays what they send, and sends more of its own making.
 class Tap {
  public:
@@ -537,8 +541,12 @@ class Tap {
         (void)in_.recv(part, zmq::recv_flags::none);
         frame.push_back(part.to_string());
       }
-      if (spoils > 0) {
-        --spoils;
+      if (IsData(name) && ++carried == damages) {
+        if (damage == Damage::kGone) continue;
+        if (damage == Damage::kInTwo) {
+          for (const std::string& each : frame) Send(name, {each});
+          continue;
+        }
         Spoil(prng, &frame);
         ++forged;
       }
@@ -570,7 +578,9 @@ class Tap {
     items->push_back({in_.handle(), 0, ZMQ_POLLIN, 0});
   }
 
-  int spoils = 0;  // so many frames come changed, and not as they were
+  std::uint64_t damages = 0;  // which frame of data does not come as it was
+  Damage damage = Damage::kChanged;
+  std::uint64_t carried = 0;  // frames of data
   std::uint64_t forged = 0;
   std::vector<std::pair<std::string, std::string>> passes;
 
@@ -607,6 +617,10 @@ class Tap {
                                                           ? zmq::send_flags::sndmore
                                                           : zmq::send_flags::none);
     }
+  }
+  static bool IsData(const std::string& name) {
+    const std::optional<Pass> pass = DecodePass(name);
+    return pass && pass->purpose == Purpose::kData;
   }
   static void Spoil(Prng* prng, std::vector<std::string>* frame) {
     std::string& part = (*frame)[prng->Below(frame->size())];
@@ -723,39 +737,91 @@ TEST(MeshTapTest, NothingThatIsForgedOrRepeatedCounts) {
   EXPECT_TRUE(attacked.values == alone.values);
 }
 
-// Nobody waits for a note. One that is changed on its way comes again all the same, though its
-// sender sends nothing more.
-TEST(MeshTapTest, ANoteThatIsChangedComesAgain) {
-  const Plan plan{.by = NeighbourPlan{}};
-  MeshJob job(2, EveryDType(100), plan);
-  Protect(&job, MeshSecurity::kAead, plan);
-  Tap taps[] = {Tap(*job[0].node), Tap(*job[1].node)};
-  for (std::size_t w = 0; w < 2; ++w) {
-    GroupMember other = job[1 - w].node->AsMember(0);
-    other.endpoints = {taps[1 - w].endpoint()};
-    job[w].mesh().Announce(MeshNow(), {other});
-    job[w].mesh().Do(MeshNow(), SetPeers{{other}});
-  }
-  const MeshNode& hearer = *job[1].node;
-  taps[1].spoils = 1;
-  job[0].mesh().Do(MeshNow(), SendNote{hearer.AsMember(0).incarnation, {.version = 7}});
-  Prng prng(5);
-  const Instant give_up = MeshNow() + 20 * kSecond;
-  std::vector<zmq::pollitem_t> items;
-  while (hearer.notes.empty() && MeshNow() < give_up) {
-    items.clear();
+class DamagedTest : public ::testing::TestWithParam<Damage> {
+ protected:
+  DamagedTest() {
+    Protect(&job_, MeshSecurity::kAead, kPlan);
     for (std::size_t w = 0; w < 2; ++w) {
-      taps[w].Carry(&prng, false);
-      job[w].mesh().Service(MeshNow());
-      job[w].node->AppendPollItems(&items);
-      taps[w].AppendPollItems(&items);
+      taps_.push_back(std::make_unique<Tap>(*job_[w].node));
+      taps_[w]->damage = GetParam();
     }
-    zmq::poll(items, std::chrono::milliseconds(1));
+    for (std::size_t w = 0; w < 2; ++w) {
+      GroupMember other = job_[1 - w].node->AsMember(0);
+      other.endpoints = {taps_[1 - w]->endpoint()};
+      job_[w].mesh().Announce(MeshNow(), {other});
+      job_[w].mesh().Do(MeshNow(), SetPeers{{other}});
+    }
   }
-  ASSERT_EQ(hearer.notes.size(), 1u);
+  void RunUntil(const std::function<bool()>& done) {
+    const Instant give_up = MeshNow() + 20 * kSecond;
+    std::vector<zmq::pollitem_t> items;
+    while (!done() && MeshNow() < give_up) {
+      items.clear();
+      for (std::size_t w = 0; w < 2; ++w) {
+        taps_[w]->Carry(&prng_, false);
+        job_[w].mesh().Service(MeshNow());
+        job_[w].node->AppendPollItems(&items);
+        taps_[w]->AppendPollItems(&items);
+      }
+      zmq::poll(items, std::chrono::milliseconds(1));
+    }
+    EXPECT_TRUE(done()) << "it hangs";
+  }
+  void Note(std::int64_t version) {
+    job_[0].mesh().Do(MeshNow(),
+                      SendNote{job_[1].node->AsMember(0).incarnation, {.version = version}});
+  }
+
+  static Mesh::Options Impatient() {
+    Mesh::Options options;
+    options.timeout = 2 * kSecond;
+    return options;
+  }
+  static inline const Plan kPlan{.by = NeighbourPlan{}};
+  MeshJob job_{2, EveryDType(100), kPlan, Impatient()};
+  std::vector<std::unique_ptr<Tap>> taps_;
+  Prng prng_{5};
+};
+
+// Nobody waits for a note. One that is damaged on its way comes again all the same, and before what
+// was sent after it.
+TEST_P(DamagedTest, ANoteComesAgain) {
+  const MeshNode& hearer = *job_[1].node;
+  taps_[1]->damages = 1;
+  Note(7);
+  if (GetParam() == Damage::kGone) {  // only what comes later can show it
+    RunUntil([&] { return taps_[1]->carried == 1; });
+    Note(8);
+  }
+  const std::size_t notes = GetParam() == Damage::kGone ? 2 : 1;
+  RunUntil([&] { return hearer.notes.size() == notes; });
   EXPECT_EQ(hearer.notes[0].second.version, 7);
-  EXPECT_EQ(hearer.mesh->counters().forged, 1u);
+  EXPECT_EQ(hearer.mesh->counters().forged, GetParam() == Damage::kChanged ? 1u : 0u);
 }
+
+// The last frame of an update is lost, and nothing is sent after it.
+TEST_P(DamagedTest, WhoeverWaitsForAnUpdateGetsIt) {
+  MeshNode& source = *job_[0].node;
+  const PeerItem update{.kind = PeerItem::Kind::kUpdate, .stamp = 3};
+  source.on_request = [&](Incarnation, Request request, const PeerItem& asked) {
+    source.mesh->Do(MeshNow(), Serve{.request = request, .parcel = asked, .enclosure = {}});
+  };
+  source.mesh->Do(MeshNow(), PublishUpdate{3});
+  taps_[1]->damages = 2;  // after what describes it
+  job_[1].mesh().Do(
+      MeshNow(), StartPull{.ticket = 1, .from = source.AsMember(0).incarnation, .parcel = update});
+  const std::map<Ticket, MeshNode::Pulled>& pulled = job_[1].node->pulled;
+  RunUntil([&] { return !pulled.empty(); });
+  EXPECT_TRUE(pulled.begin()->second.status.ok());
+  EXPECT_GE(taps_[1]->carried, 3u);
+}
+
+std::string NameOfDamage(const ::testing::TestParamInfo<Damage>& info) {
+  return std::array{"Changed", "InTwo", "Gone"}[static_cast<std::size_t>(info.param)];
+}
+INSTANTIATE_TEST_SUITE_P(Tap, DamagedTest,
+                         ::testing::Values(Damage::kChanged, Damage::kInTwo, Damage::kGone),
+                         NameOfDamage);
 
 }  // namespace
 }  // namespace prd::mesh_security_test

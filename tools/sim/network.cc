@@ -97,7 +97,7 @@ class SimTransport : public Transport {
     *arrival = {.visitor = newest_->visitor,
                 .first = first_,
                 .payload = std::move(frame.payload),
-                .whole = true};
+                .whole = frame.whole};
     const bool empty = newest_->arrived.empty();
     if (newest_->over && empty) std::erase(node().incoming, newest_);
     network_->Pump(newest_);
@@ -322,15 +322,19 @@ void SimNetwork::Arrive(const WirePtr& wire) {
     At(now_ + delivers, [this, wire] { BreakAtSender(wire); });
   }
   ++frames_;
-  if (attacked_ && !wire->local && options_.attacks > 0 && prng_.Unit() < options_.attacks) {
-    Attack(wire, &frame);
-  }
-  if (options_.attacks > 0) {
+  const bool attacked =
+      attacked_ && !wire->local && options_.attacks > 0 && prng_.Unit() < options_.attacks;
+  const bool arrives = !attacked || Attack(wire, &frame);
+  if (options_.attacks > 0 && arrives && frame.whole) {
     overheard_.emplace_back(
         wire->id, Frame{frame.first, SharedBytes(frame.payload.data(), frame.payload.size())});
     if (overheard_.size() > kOverheard) overheard_.pop_front();
   }
-  wire->arrived.push_back(std::move(frame));
+  if (arrives) {
+    wire->arrived.push_back(std::move(frame));
+  } else {
+    Pump(wire);
+  }
   if (wire->closed && wire->pending.empty() && wire->moving.empty()) EndAtReceiver(wire);
   News(*wire->to);
 }
@@ -377,18 +381,19 @@ void SimNetwork::Intrude(Process at) {
   wire->forged = true;
 }
 
-void SimNetwork::Attack(const WirePtr& wire, Frame* frame) {
+bool SimNetwork::Attack(const WirePtr& wire, Frame* frame) {
   ++attacks_;
   const auto replace = [&](auto&& from_that_wire) {
     std::vector<const Frame*> found;
     for (const auto& [id, each] : overheard_) {
       if (from_that_wire(id)) found.push_back(&each);
     }
-    if (found.empty()) return;
+    if (found.empty()) return true;
     const Frame& chosen = *found[prng_.Below(found.size())];
-    *frame = {chosen.first, SharedBytes(chosen.payload.data(), chosen.payload.size()), true};
+    *frame = {chosen.first, SharedBytes(chosen.payload.data(), chosen.payload.size()), true, true};
+    return true;
   };
-  switch (prng_.Below(5)) {
+  switch (prng_.Below(9)) {
     case 0:  // changes a byte
       if (frame->payload.size() != 0 && prng_.Below(2) == 0) {
         frame->payload.data()[prng_.Below(frame->payload.size())] ^= std::byte{1};
@@ -396,7 +401,7 @@ void SimNetwork::Attack(const WirePtr& wire, Frame* frame) {
         frame->first[prng_.Below(frame->first.size())] ^= std::byte{1};
       }
       frame->tampered = true;
-      return;
+      return true;
     case 1:  // repeats one
       return replace([&](std::uint64_t id) { return id == wire->id; });
     case 2: {  // reflects one
@@ -408,9 +413,15 @@ void SimNetwork::Attack(const WirePtr& wire, Frame* frame) {
     }
     case 3:  // takes one of any link
       return replace([](std::uint64_t) { return true; });
-    default:  // cuts it
+    case 4:  // leaves one part
+      frame->whole = false;
+      return true;
+    case 5:  // cuts it
       frame->tampered = frame->payload.size() != 0;
       frame->payload = SharedBytes(frame->payload.data(), frame->payload.size() / 2);
+      return true;
+    default:  // takes it away
+      return false;
   }
 }
 

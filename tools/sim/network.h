@@ -8,8 +8,8 @@
 // Faults: a path is cut in one direction for a time (what is sent waits; a link whose other host
 // does not acknowledge in time breaks at the sender alone, and what has come by then has come); a
 // link breaks in the middle of a frame; a process ends, with a word to its peers or without. An
-// attacker on the path, who has no key, changes, repeats, swaps, cuts and reflects frames between
-// hosts, and knocks with what others have shown.
+// attacker on the path, who has no key, changes, repeats, swaps, cuts, reflects and takes away
+// frames between hosts, and knocks with what others have shown.
 //
 // All follows from the seed. Not thread safe.
 #ifndef PRD_TOOLS_SIM_NETWORK_H_
@@ -87,6 +87,7 @@ class SimNetwork {
   struct Frame {
     std::vector<std::byte> first;
     SharedBytes payload;
+    bool whole = true;
     bool tampered = false;
   };
   struct Wire {
@@ -143,7 +144,8 @@ class SimNetwork {
   void Arrive(const WirePtr& wire);
   void BreakAtSender(const WirePtr& wire, bool refused = false);
   void EndAtReceiver(const WirePtr& wire);
-  void Attack(const WirePtr& wire, Frame* frame);
+  // False: nothing of it arrives.
+  bool Attack(const WirePtr& wire, Frame* frame);
   void News(Process process);
 
   const NetworkOptions options_;

@@ -7,8 +7,11 @@ namespace prd {
 bool Arrivals::Misses(const FrameHeader& header) const {
   const auto streams = streams_.find(header.from);
   if (streams == streams_.end()) return header.number > 1;
-  const auto stream = streams->second.find(header.stream);
-  return header.number > (stream == streams->second.end() ? 1 : stream->second.newest + 1);
+  const auto& known = streams->second;
+  const auto stream = known.find(header.stream);
+  if (stream != known.end()) return header.number > stream->second.newest + 1;
+  const bool forgotten = known.size() == kStreams && header.stream < known.begin()->first;
+  return header.number > 1 && !forgotten;
 }
 
 bool Arrivals::Take(Instant now, const FrameHeader& header) {
@@ -44,8 +47,6 @@ std::vector<Arrivals::Acknowledgement> Arrivals::TakeDue(Instant now) {
   if (all) tell_at_.reset();
   return due;
 }
-
-void Arrivals::Forget(Incarnation from) { streams_.erase(from); }
 
 void Arrivals::Clear() {
   streams_.clear();

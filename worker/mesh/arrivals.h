@@ -2,8 +2,9 @@
 //
 // A sender numbers the frames of a stream (peers.h) in the order in which it sends them. After a
 // break it sends unacknowledged frames again, over another connection, so a frame may come twice.
-// It counts once. Over each connection numbers ascend; the two connections may be read in any
-// order. The sender may skip numbers. No sockets; not thread safe.
+// It counts once. Over each connection numbers ascend by one; the two connections may be read in
+// any order. So if a number is missing, its frame is lost. What has come from a sender is never
+// forgotten in a run: its streams may go on. No sockets; not thread safe.
 #ifndef PRD_WORKER_MESH_ARRIVALS_H_
 #define PRD_WORKER_MESH_ARRIVALS_H_
 
@@ -34,8 +35,8 @@ class Arrivals {
     std::uint64_t number = 0;  // all up to this one have come
   };
 
-  // Whether frames of its stream have yet to come that were sent before it; as far as is known, for
-  // the sender may skip numbers. REQUIRES: header.stream != 0.
+  // Whether frames of its stream have yet to come that were sent before it. REQUIRES: header.stream
+  // != 0.
   bool Misses(const FrameHeader& header) const;
   // False: it has come before. REQUIRES: header.stream != 0.
   bool Take(Instant now, const FrameHeader& header);
@@ -43,7 +44,6 @@ class Arrivals {
   std::vector<Acknowledgement> TakeDue(Instant now);
   std::optional<Instant> NextDeadline() const { return tell_at_; }
 
-  void Forget(Incarnation from);
   void Clear();
 
  private:

@@ -51,7 +51,6 @@ class Door {
     Incarnation from = 0;
     std::optional<Purpose> purpose;     // none: any
     std::optional<FrameOpener> opener;  // if the connection Seals
-    bool spoiled = false;               // it has brought what does not open, and nothing since
   };
   struct Counters {
     std::uint64_t admitted = 0;

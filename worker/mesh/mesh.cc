@@ -249,41 +249,43 @@ bool Mesh::ReceiveOne(Instant now) {
   if (!transport_->Receive(&arrival)) return false;
   Door::Visitor* const visitor = door_.Find(arrival.visitor);
   const std::optional<FrameHeader> header =
-      arrival.whole && visitor != nullptr ? Open(visitor, &arrival) : std::optional<FrameHeader>();
+      visitor != nullptr ? Open(visitor, &arrival) : std::optional<FrameHeader>();
   transport_->Attribute(visitor == nullptr ? 0 : visitor->from);
   if (!header || header->to != options_.incarnation) {
     ++counters_.dropped;
-  } else if (header->stream != 0 && visitor->spoiled && arrivals_.Misses(*header)) {
-    // A bad frame may have come in the place of a good one, which is not to be acknowledged with
-    // this one: both are asked for again.
+  } else if (header->stream != 0 && arrivals_.Misses(*header)) {
+    // What was sent before is lost, and not to be acknowledged with this one: both are asked for
+    // again.
     peers_.SetSpoiled(now, header->from, arrival.visitor);
     ++counters_.dropped;
   } else if (header->stream != 0 && !arrivals_.Take(now, *header)) {
     ++counters_.repeated;
   } else {
-    if (header->stream != 0) {
-      visitor->spoiled = false;
-      peers_.ClearSpoiled(header->from, arrival.visitor);
-    }
+    if (header->stream != 0) peers_.ClearSpoiled(header->from, arrival.visitor);
     OnFrame(now, *header, std::move(arrival.payload));
   }
   return true;
 }
 
-// Whether the frame is of a worker that was announced, and of the one that it says it is of.
+// Whether the frame is of a worker that was announced, and of the one that it says it is of. One
+// that does not open, or is no frame, may have come in the place of a good one.
 std::optional<FrameHeader> Mesh::Open(Door::Visitor* visitor, Transport::Arrival* arrival) {
   std::span<const std::byte> bytes = arrival->first;
   SharedBytes& payload = arrival->payload;
   std::optional<std::array<std::byte, kFrameHeaderBytes>> opened;
-  if (visitor->opener) {
+  if (!arrival->whole) bytes = {};
+  if (arrival->whole && visitor->opener) {
     opened = visitor->opener->Open(bytes, {payload.data(), payload.size()});
     bytes = opened ? std::span<const std::byte>(*opened) : std::span<const std::byte>();
   }
   const std::optional<FrameHeader> header = DecodeHeader(bytes, payload.size());
-  const bool sealed = !visitor->opener || opened;
+  const bool sealed = !arrival->whole || !visitor->opener || opened;
   if (sealed && header && header->from == visitor->from &&
       (!visitor->purpose || (*visitor->purpose == Purpose::kSignals) == IsSignal(header->kind))) {
     return header;
+  }
+  if (!header && visitor->purpose == Purpose::kData) {
+    peers_.SetSpoiled(now_, visitor->from, arrival->visitor);
   }
   if (sealed && !header) return std::nullopt;  // noise of a member
   ++counters_.forged;
@@ -291,10 +293,6 @@ std::optional<FrameHeader> Mesh::Open(Door::Visitor* visitor, Transport::Arrival
               std::to_string(directory_.Find(visitor->from)->rank) +
               (sealed ? ": the frame is of another worker, or not for this connection"
                       : ": the frame was changed or forged, or has come before");
-  if (!sealed && visitor->purpose == Purpose::kData) {
-    visitor->spoiled = true;
-    peers_.SetSpoiled(now_, visitor->from, arrival->visitor);
-  }
   return std::nullopt;
 }
 
@@ -397,7 +395,13 @@ void Mesh::HearFailures(Instant now) {
 // known. A peer that gets no answer asks again.
 void Mesh::OnPing(Instant now, const FrameHeader& header) {
   const Result<std::string> endpoint = peers_.EndpointOf(*directory_.Find(header.from));
-  if (IsOfLost(header) && endpoint.ok()) peers_.SendAgain(now, *endpoint);
+  if (endpoint.ok()) {
+    if (IsOfLost(header)) {
+      peers_.SendAgain(now, *endpoint);
+    } else if (static_cast<Topic>(header.stage) != Topic::kLife) {
+      peers_.Asked(now, *endpoint);
+    }
+  }
   bool sent = header.run == run_ && run_ != kNoRun && endpoint.ok() && header.stage < kTopics;
   if (sent) {
     const FrameHeader pong{.kind = FrameKind::kPong,

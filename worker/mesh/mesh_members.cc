@@ -50,7 +50,6 @@ void Mesh::ForgetMember(Instant now, Incarnation member) {
   directory_.Remove(member);
   server_.ForgetPeer(member);
   exchange_.ForgetPeer(member);
-  arrivals_.Forget(member);
   early_.Forget(member);
   prober_.Forget(member);
   transport_->End(member);

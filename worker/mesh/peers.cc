@@ -324,7 +324,7 @@ void Peers::Drop(const std::string& endpoint) {
 void Peers::DropQueued(std::uint64_t group) {
   for (auto& [endpoint, peer] : peers_) {
     std::erase_if(peer.queue, [group](const Frame& frame) {
-      return frame.header.group == group &&
+      return frame.header.group == group && frame.header.number == 0 &&
              (frame.header.kind == FrameKind::kRing || frame.header.kind == FrameKind::kDirect);
     });
   }
@@ -378,6 +378,19 @@ void Peers::SendAgain(Instant now, const std::string& endpoint) {
   peer.cut = peer.used = true;
 }
 
+void Peers::Asked(Instant now, const std::string& endpoint) {
+  const auto it = peers_.find(endpoint);
+  if (it == peers_.end() || it->second.unacknowledged.empty()) return;
+  Peer& peer = it->second;
+  if (!peer.asked_at) {
+    peer.asked_at = now;
+  } else if (now - *peer.asked_at >= std::max({peer.patience, timeout_ / 2, kSecond})) {
+    peer.patience = 2 * (now - *peer.asked_at);
+    peer.asked_at.reset();
+    SendAgain(now, endpoint);
+  }
+}
+
 void Peers::Acknowledged(const std::string& endpoint, std::uint64_t stream, std::uint64_t number) {
   const auto it = peers_.find(endpoint);
   if (it == peers_.end() || it->second.stream != stream) return;
@@ -389,6 +402,8 @@ void Peers::Acknowledged(const std::string& endpoint, std::uint64_t stream, std:
     peer.unacknowledged_bytes -= BytesOf(peer.unacknowledged.front());
     peer.unacknowledged.pop_front();
     peer.broke_at.reset();
+    peer.asked_at.reset();
+    peer.patience = 0;
   }
   while (!peer.queue.empty() && came(peer.queue.front())) peer.queue.pop_front();
   if (number >= peer.forgotten) peer.forgotten = 0;

@@ -99,7 +99,8 @@ class Peers {
   // Sends a frame on the peer's signal connection. False: the frame was not sent.
   bool Signal(Instant now, const std::string& endpoint, const FrameHeader& header,
               SharedBytes payload);
-  // Drops the queued frames of a group that was given up, for all peers.
+  // Drops the queued frames of a group that was given up, for all peers. Not those that have a
+  // number: a number that is missing is a frame that is lost.
   void DropQueued(std::uint64_t group);
   // All data frames for this are with the connection to that peer: whatever of them has not come
   // there is on its way as long as the connection stands.
@@ -125,6 +126,11 @@ class Peers {
   void SendAgain(Instant now, const std::string& endpoint);
   // Whether there is anything that the peer at that endpoint has not acknowledged.
   bool Owes(const std::string& endpoint) const;
+  // The peer waits for something from here, and asks whether it is to come. If it still asks after
+  // half of the time limit (a second at least) and has acknowledged nothing meanwhile, though the
+  // connection stands, what is on its way may have come there as something else, and is sent again;
+  // if that is no help, once more after twice the time, and so on.
+  void Asked(Instant now, const std::string& endpoint);
 
   // The peer has got all frames of the stream up to this number.
   void Acknowledged(const std::string& endpoint, std::uint64_t stream, std::uint64_t number);
@@ -178,6 +184,8 @@ class Peers {
     std::optional<Instant> stands_since;  // this connection
     std::optional<Instant> broke_at;
     std::optional<Instant> again_at;  // broken: the next attempt
+    std::optional<Instant> asked_at;  // first, since anything was acknowledged or sent again
+    DurationNs patience = 0;          // from then on
   };
   struct SentTo {
     Topic topic = Topic::kGroup;

@@ -3,8 +3,9 @@
 // own (tools/sim/network.h).
 //
 // A link goes one way: it is opened by the worker that sends over it. A frame arrives whole, once,
-// and in the order of its link, or not at all. Frames are lost with their link alone, which both
-// ends learn, sooner or later. Links of the same worker are in no order among each other.
+// and in the order of its link, or not at all. Frames are lost with their link, which both ends
+// learn, sooner or later; or, rarely, while it stands, by damage that the network does not notice.
+// Links of the same worker are in no order among each other.
 //
 // Whoever listens reads nothing of a link before it has admitted it: a link that knocks shows a
 // name and a proof, or a key (Knock), and waits for an answer. The name that the answer gives
