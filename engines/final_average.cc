@@ -9,6 +9,25 @@ namespace prd {
 namespace {
 
 constexpr std::int64_t kStaleShare = 20;
+constexpr Iteration kFewIterations = 24;  // as workers of one pace are apart at times
+
+// By member, in steps; in iterations where replicas are equal.
+std::vector<std::int64_t> Missed(const Plan& plan, const std::vector<std::int64_t>& stopped_at,
+                                 const GroupFormed& form) {
+  const std::int64_t last = *std::max_element(stopped_at.begin(), stopped_at.end());
+  const std::int64_t steps = (std::ssize(form.members) - 1) * std::int64_t{StepsPerSignal(plan)};
+  std::vector<std::int64_t> missed;
+  for (std::size_t i = 0; i < form.members.size(); ++i) {
+    const Iteration iterations = form.iteration - form.members[i].iteration;
+    const bool by_groups = TrainsInGroups(plan) && !DrawnAhead(plan) && iterations > kFewIterations;
+    if (ReplicasAreEqual(plan)) {
+      missed.push_back(iterations);
+    } else {
+      missed.push_back(std::max(last - stopped_at[i], by_groups ? iterations * steps : 0));
+    }
+  }
+  return missed;
+}
 
 }  // namespace
 
@@ -18,16 +37,17 @@ void WeighFinalAverage(const Plan& plan, std::int64_t gained,
     form->iteration = std::max(form->iteration, share.iteration);
   }
   const bool equal = ReplicasAreEqual(plan);
-  const std::int64_t last = *std::max_element(stopped_at.begin(), stopped_at.end());
   const std::int64_t told_at_once = std::int64_t{StepsPerSignal(plan)} + RunAhead(plan);
   const std::int64_t untold = 2 * told_at_once * std::ssize(form->members);
   const std::int64_t bound = equal ? 0 : std::max(untold, gained / kStaleShare);
+  const std::vector<std::int64_t> missed = Missed(plan, stopped_at, *form);
+  const std::int64_t least = *std::min_element(missed.begin(), missed.end());
   std::vector<Rank> count;
   std::vector<Rank> stale;
   std::int64_t furthest = 0;  // behind, of those that are stale
   for (std::size_t i = 0; i < form->members.size(); ++i) {
     GroupShare& share = form->members[i];
-    const std::int64_t behind = equal ? form->iteration - share.iteration : last - stopped_at[i];
+    const std::int64_t behind = missed[i] - least;
     share.weight = behind > bound ? 0 : 1;
     (behind > bound ? stale : count).push_back(share.rank);
     if (behind > bound) furthest = std::max(furthest, behind);
@@ -39,8 +59,8 @@ void WeighFinalAverage(const Plan& plan, std::int64_t gained,
   }
   const bool one = stale.size() == 1;
   form->reason = "final average of " + words::Ranks(count) + "; " + words::Ranks(stale) +
-                 " stopped " + (one ? "" : "up to ") + std::to_string(furthest) +
-                 (equal ? " iteration" : " step") + (furthest == 1 ? "" : "s") + " before and " +
+                 (one ? " is " : " are up to ") + std::to_string(furthest) +
+                 (equal ? " iteration" : " step") + (furthest == 1 ? "" : "s") + " behind and " +
                  (one ? "takes" : "take") + " it";
 }
 

@@ -12,10 +12,17 @@ namespace prd {
 
 // Fills in weights, iteration and reason. Members whose replicas the others have left behind have
 // weight 0 and take the average: where replicas are equal by design, all that are not the newest;
-// elsewhere those that stopped so long before the last member that the job has since made more than
-// a twentieth of the steps of this run, and more than twice what each worker may be ahead of what
-// it has told. `stopped_at`, by member: the job's steps in this run when the member stopped;
-// `gained`: its steps in this run now.
+// elsewhere those that are behind by more than a twentieth of the job's steps in this run, and by
+// more than twice what each worker may be ahead of what it has told.
+//
+// What a replica is behind: the steps that the job has made since its worker stopped; or those that
+// the others have made since it was in a group, if they are more, and more than a few iterations,
+// where groups are announced and go on at the largest iteration of a member. So a worker that
+// stalls, and wakes when the others have finished, does not pull their model back. The replica that
+// is behind least counts in any case.
+//
+// `stopped_at`, by member: the job's steps in this run when the member stopped; `gained`: its steps
+// in this run now.
 void WeighFinalAverage(const Plan& plan, std::int64_t gained,
                        const std::vector<std::int64_t>& stopped_at, GroupFormed* form);
 

@@ -190,8 +190,7 @@ TEST_P(FinalTest, WhoStoppedLongBeforeTakesTheAverageOfTheOthers) {
     EXPECT_EQ(Reason(), "final average of all 4 workers");
   } else {
     EXPECT_EQ(Weights(), (std::vector<double>{1.0 / 3, 0, 1.0 / 3, 1.0 / 3}));
-    EXPECT_EQ(Reason(),
-              "final average of ranks 0, 2, 3; rank 1 stopped 900 steps before and takes it");
+    EXPECT_EQ(Reason(), "final average of ranks 0, 2, 3; rank 1 is 900 steps behind and takes it");
   }
   for (Rank r = 0; r < 4; ++r) Done(r);
   EXPECT_TRUE(run_->ended());

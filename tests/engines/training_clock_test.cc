@@ -68,7 +68,7 @@ TEST(TrainingClockTest, TheNextRunGoesOnFromTheFormer) {
 TEST(FinalAverageTest, MembersThatStoppedLongBeforeTheOthersTakeIt) {
   GroupFormed form{.kind = GroupKind::kFinal};
   form.members = {
-      {.rank = 0, .iteration = 40}, {.rank = 1, .iteration = 10}, {.rank = 2, .iteration = 41}};
+      {.rank = 0, .iteration = 41}, {.rank = 1, .iteration = 10}, {.rank = 2, .iteration = 41}};
   const Plan local{.by = GroupPlan{.payload = Payload::kParameters}};
   GroupFormed all = form;
   WeighFinalAverage(local, 100'000, {100'000, 99'000, 99'500}, &all);
@@ -76,10 +76,42 @@ TEST(FinalAverageTest, MembersThatStoppedLongBeforeTheOthersTakeIt) {
   EXPECT_EQ(all.iteration, 41);
   EXPECT_DOUBLE_EQ(all.members[1].weight, 1.0 / 3);
   WeighFinalAverage(local, 100'000, {100'000, 94'000, 99'500}, &form);
-  EXPECT_EQ(form.reason,
-            "final average of ranks 0, 2; rank 1 stopped 6000 steps before and takes it");
+  EXPECT_EQ(form.reason, "final average of ranks 0, 2; rank 1 is 6000 steps behind and takes it");
   EXPECT_EQ(form.members[1].weight, 0);
   EXPECT_DOUBLE_EQ(form.members[0].weight, 0.5);
+}
+
+// A worker stalls, is in no group meanwhile, and wakes when the others have finished.
+TEST(FinalAverageTest, MembersThatWereInNoGroupForLongTakeIt) {
+  const auto weigh = [](const Plan& plan, Iteration of_rank_1,
+                        const std::vector<std::int64_t>& stopped_at) {
+    GroupFormed form{.kind = GroupKind::kFinal};
+    form.members = {{.rank = 0, .iteration = 1000},
+                    {.rank = 1, .iteration = of_rank_1},
+                    {.rank = 2, .iteration = 999}};
+    WeighFinalAverage(plan, 3000, stopped_at, &form);
+    return form;
+  };
+  Plan local{.by = GroupPlan{.payload = Payload::kParameters}};
+  const std::vector<std::int64_t> at_once = {2999, 3000, 2998};
+  EXPECT_EQ(weigh(local, 925, at_once).reason, "final average of all 3 workers")
+      << "two others have made 150 steps, a twentieth";
+  const GroupFormed late = weigh(local, 924, at_once);
+  EXPECT_EQ(late.reason, "final average of ranks 0, 2; rank 1 is 151 steps behind and takes it");
+  EXPECT_EQ(late.members[1].weight, 0);
+  // It trained alone after that: the model of many steps by all counts, and not that of some by it.
+  const GroupFormed alone = weigh(local, 900, {2900, 3000, 2900});
+  EXPECT_EQ(alone.reason, "final average of all 3 workers");
+  const GroupFormed long_alone = weigh(local, 10, {2000, 3000, 2000});
+  EXPECT_EQ(long_alone.reason,
+            "final average of ranks 0, 2; rank 1 is 980 steps behind and takes it");
+  local.every = 10;
+  EXPECT_EQ(weigh(local, 976, at_once).reason, "final average of all 3 workers") << "a few";
+  EXPECT_EQ(weigh(local, 975, at_once).reason,
+            "final average of ranks 0, 2; rank 1 is 499 steps behind and takes it");
+  // Iterations are the workers' own where nobody announces groups.
+  const Plan hop{.by = NeighbourPlan{}};
+  EXPECT_EQ(weigh(hop, 10, at_once).reason, "final average of all 3 workers");
 }
 
 }  // namespace

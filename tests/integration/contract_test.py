@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """What a training loop may rely on, with real processes: clocks, goals, pauses. Usage: contract_test.py BIN_DIR [TEST ...]"""
+import json
 import sys
 import unittest
 
@@ -74,6 +75,20 @@ class Training(unittest.TestCase):
                 self.assertGreater(len(others[0].steps()) - at, 10, "steps of the others meanwhile")
                 (c.dir / "stop").touch()
                 self.finish_equal([pauses, *others])
+
+    def test_who_stalls_until_the_others_have_finished_takes_their_model(self):
+        with cluster.Cluster(BIN, job("p-reduce", 3, "goal_steps = 600", ENGINES["p-reduce"])) as c:
+            hang = c.dir / "hang"
+            workers = [c.worker(rank, steps=100_000, step_ms=1, args=["--hang-file", str(hang)] * (rank == 2))
+                       for rank in range(3)]  # fmt: skip
+            workers[2].wait_for(lambda line: line.get("step", -1) >= 3, "a few steps")
+            hang.touch()
+            states = lambda: [worker["state"] for worker in json.loads(c.prdctl("workers"))["workers"]]
+            cluster.wait_until(lambda: states() == ["finishing", "finishing", "computing"], "the others' finish")
+            hang.unlink()
+            self.finish_equal(workers)
+            final = [json.loads(line) for line in c.prdctl("export").splitlines() if '"final"' in line][0]
+            self.assertRegex(final["reason"], r"^final average of ranks 0, 1; rank 2 is \d+ steps behind and takes it$")
 
 
 if __name__ == "__main__":

@@ -40,10 +40,19 @@ void Laws::CheckFinal(const Run& run, const GroupFormed& formed) const {
     newest = std::max(newest, share.iteration);
     last = std::max(last, stopped(share));
   }
+  const std::int64_t others = std::ssize(formed.members) - 1;
+  const auto missed = [&](const GroupShare& share) {
+    const Iteration behind = newest - share.iteration;
+    const bool announced = TrainsInGroups(run.plan) && !DrawnAhead(run.plan);
+    const std::int64_t since_a_group = announced && behind > 24 ? behind * others : 0;
+    return std::max(last - stopped(share), since_a_group * run.plan.every);
+  };
+  std::int64_t least = missed(formed.members.front());
+  for (const GroupShare& share : formed.members) least = std::min(least, missed(share));
   const std::int64_t between_reports = std::int64_t{StepsPerSignal(run.plan)} + RunAhead(run.plan);
   const auto counts = [&](const GroupShare& share) {
     if (ReplicasAreEqual(run.plan)) return share.iteration == newest;
-    const std::int64_t more = last - stopped(share);
+    const std::int64_t more = missed(share) - least;
     return more <= 2 * between_reports * std::ssize(formed.members) || more <= run.gained / 20;
   };
   const auto count = std::count_if(formed.members.begin(), formed.members.end(), counts);
