@@ -398,12 +398,17 @@ void Peers::Acknowledged(const std::string& endpoint, std::uint64_t stream, std:
   const auto came = [number](const Frame& frame) {
     return frame.header.number != 0 && frame.header.number <= number;
   };
+  bool acknowledged = false;
   while (!peer.unacknowledged.empty() && came(peer.unacknowledged.front())) {
     peer.unacknowledged_bytes -= BytesOf(peer.unacknowledged.front());
     peer.unacknowledged.pop_front();
     peer.broke_at.reset();
+    acknowledged = true;
+  }
+  if (acknowledged) {
+    const bool slow = peer.asked_at.has_value();
+    peer.patience = slow ? std::max(peer.patience, 2 * (now_ - *peer.asked_at)) : 0;
     peer.asked_at.reset();
-    peer.patience = 0;
   }
   while (!peer.queue.empty() && came(peer.queue.front())) peer.queue.pop_front();
   if (number >= peer.forgotten) peer.forgotten = 0;

@@ -129,7 +129,8 @@ class Peers {
   // The peer waits for something from here, and asks whether it is to come. If it still asks after
   // half of the time limit (a second at least) and has acknowledged nothing meanwhile, though the
   // connection stands, what is on its way may have come there as something else, and is sent again;
-  // if that is no help, once more after twice the time, and so on.
+  // if that is no help, once more after twice the time, and so on. While all that comes there is
+  // waited for so, the link is slow, and twice as much is expected of the next frames.
   void Asked(Instant now, const std::string& endpoint);
 
   // The peer has got all frames of the stream up to this number.
@@ -185,7 +186,7 @@ class Peers {
     std::optional<Instant> broke_at;
     std::optional<Instant> again_at;  // broken: the next attempt
     std::optional<Instant> asked_at;  // first, since anything was acknowledged or sent again
-    DurationNs patience = 0;          // from then on
+    DurationNs patience = 0;          // from then on, if more than usual
   };
   struct SentTo {
     Topic topic = Topic::kGroup;
