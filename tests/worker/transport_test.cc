@@ -273,9 +273,11 @@ TEST_P(TransportTest, ALinkTakesSoManyFramesUntilTheyAreRead) {
   }
   EXPECT_GE(taken, 1u);
   EXPECT_LT(taken, kAll);
+  EXPECT_FALSE(link->Delivered());
   for (std::size_t i = 0; i < taken; ++i) EXPECT_EQ(AwaitFrame().payload.size(), payload.size());
   Send(link.get(), "more", payload);
   EXPECT_EQ(AwaitFrame().first, "more");
+  EXPECT_TRUE(Until([&] { return link->Delivered(); }));
 }
 
 TEST_P(TransportTest, WhoReadsHasBytesOfItsOwn) {

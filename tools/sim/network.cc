@@ -33,6 +33,7 @@ class SimLink : public Link {
     return Sent::kTaken;
   }
   State Look() override { return wire_->state; }
+  bool Delivered() override { return wire_->pending.empty() && wire_->moving.empty(); }
 
  private:
   SimNetwork* network_;

@@ -20,6 +20,8 @@ constexpr DurationNs kSignalsKept = 10 * kSecond;
 constexpr DurationNs kAskAfter = 100 * kMillisecond;
 // A peer that is to send again may not have heard of it, or its connection was too young.
 constexpr DurationNs kAskAgain = 250 * kMillisecond;
+// Much longer than an acknowledgement takes.
+constexpr DurationNs kAskedAgain = kSecond;
 
 bool HasPrefix(const std::string& text, const char* prefix) {
   return text.compare(0, std::strlen(prefix), prefix) == 0 && text.size() <= kMaxEndpointBytes;
@@ -380,12 +382,13 @@ void Peers::SendAgain(Instant now, const std::string& endpoint) {
 
 void Peers::Asked(Instant now, const std::string& endpoint) {
   const auto it = peers_.find(endpoint);
-  if (it == peers_.end() || it->second.unacknowledged.empty()) return;
+  if (it == peers_.end()) return;
   Peer& peer = it->second;
-  if (!peer.asked_at) {
+  if (peer.unacknowledged.empty() || !peer.link->Delivered()) {
+    peer.asked_at.reset();
+  } else if (!peer.asked_at) {
     peer.asked_at = now;
-  } else if (now - *peer.asked_at >= std::max({peer.patience, timeout_ / 2, kSecond})) {
-    peer.patience = 2 * (now - *peer.asked_at);
+  } else if (now - *peer.asked_at >= kAskedAgain) {
     peer.asked_at.reset();
     SendAgain(now, endpoint);
   }
@@ -398,16 +401,10 @@ void Peers::Acknowledged(const std::string& endpoint, std::uint64_t stream, std:
   const auto came = [number](const Frame& frame) {
     return frame.header.number != 0 && frame.header.number <= number;
   };
-  bool acknowledged = false;
   while (!peer.unacknowledged.empty() && came(peer.unacknowledged.front())) {
     peer.unacknowledged_bytes -= BytesOf(peer.unacknowledged.front());
     peer.unacknowledged.pop_front();
     peer.broke_at.reset();
-    acknowledged = true;
-  }
-  if (acknowledged) {
-    const bool slow = peer.asked_at.has_value();
-    peer.patience = slow ? std::max(peer.patience, 2 * (now_ - *peer.asked_at)) : 0;
     peer.asked_at.reset();
   }
   while (!peer.queue.empty() && came(peer.queue.front())) peer.queue.pop_front();

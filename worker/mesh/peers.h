@@ -126,11 +126,9 @@ class Peers {
   void SendAgain(Instant now, const std::string& endpoint);
   // Whether there is anything that the peer at that endpoint has not acknowledged.
   bool Owes(const std::string& endpoint) const;
-  // The peer waits for something from here, and asks whether it is to come. If it still asks after
-  // half of the time limit (a second at least) and has acknowledged nothing meanwhile, though the
-  // connection stands, what is on its way may have come there as something else, and is sent again;
-  // if that is no help, once more after twice the time, and so on. While all that comes there is
-  // waited for so, the link is slow, and twice as much is expected of the next frames.
+  // The peer waits for something from here, and asks whether it is to come. If all that was sent
+  // has come to the peer's host, and it has acknowledged nothing by a later question (a second
+  // later at least), what it waits for may have come there as something else, and is sent again.
   void Asked(Instant now, const std::string& endpoint);
 
   // The peer has got all frames of the stream up to this number.
@@ -185,8 +183,7 @@ class Peers {
     std::optional<Instant> stands_since;  // this connection
     std::optional<Instant> broke_at;
     std::optional<Instant> again_at;  // broken: the next attempt
-    std::optional<Instant> asked_at;  // first, since anything was acknowledged or sent again
-    DurationNs patience = 0;          // from then on, if more than usual
+    std::optional<Instant> asked_at;  // first, since anything was on its way or acknowledged
   };
   struct SentTo {
     Topic topic = Topic::kGroup;

@@ -52,6 +52,9 @@ class Link {
     bool refused = false;  // so it is broken: the other end did not admit it
   };
   virtual State Look() = 0;
+
+  // Whether all that it has taken has come to the other end's host, as far as is known here.
+  virtual bool Delivered() = 0;
 };
 
 // A link that its owner waits for: to break; and `room`, to take a frame.

@@ -1,5 +1,7 @@
 #include "worker/transport/zmq_transport.h"
 
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -150,6 +152,7 @@ class ZmqLink : public Link {
         if (!message.more()) continue;  // the endpoint
         const MonitorEvent event = EventOf(message);
         if (event.event == ZMQ_EVENT_CONNECTED) {
+          fd_ = event.value;
           verified_ = verified_ || ListensForThisUser(event.value);
           state_.broken = state_.broken || !verified_;
         } else if (event.event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
@@ -169,6 +172,12 @@ class ZmqLink : public Link {
     return state_;
   }
 
+  // The descriptor is libzmq's, which may have closed it: then another one may have its number.
+  bool Delivered() override {
+    int bytes = 0;
+    return fd_ >= 0 && !Look().broken && ioctl(fd_, SIOCOUTQ, &bytes) == 0 && bytes == 0;
+  }
+
   void AppendPollItems(bool room, std::vector<zmq::pollitem_t>* items) {
     items->push_back({monitor_.handle(), 0, ZMQ_POLLIN, 0});
     if (room && verified_) items->push_back({push_.handle(), 0, ZMQ_POLLOUT, 0});
@@ -179,6 +188,7 @@ class ZmqLink : public Link {
   zmq::socket_t monitor_;
   const bool signals_;
   bool verified_;  // who listens there
+  int fd_ = -1;    // of the connection
   State state_;
 };
 
