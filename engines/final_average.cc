@@ -11,20 +11,18 @@ namespace {
 constexpr std::int64_t kStaleShare = 20;
 constexpr Iteration kFewIterations = 24;  // as workers of one pace are apart at times
 
-// By member, in steps; in iterations where replicas are equal.
+// What each member's replica lacks, in steps; in iterations where replicas are equal.
 std::vector<std::int64_t> Missed(const Plan& plan, const std::vector<std::int64_t>& stopped_at,
                                  const GroupFormed& form) {
+  const bool announced = TrainsInGroups(plan) && !DrawnAhead(plan);
   const std::int64_t last = *std::max_element(stopped_at.begin(), stopped_at.end());
   const std::int64_t steps = (std::ssize(form.members) - 1) * std::int64_t{StepsPerSignal(plan)};
   std::vector<std::int64_t> missed;
   for (std::size_t i = 0; i < form.members.size(); ++i) {
     const Iteration iterations = form.iteration - form.members[i].iteration;
-    const bool by_groups = TrainsInGroups(plan) && !DrawnAhead(plan) && iterations > kFewIterations;
-    if (ReplicasAreEqual(plan)) {
-      missed.push_back(iterations);
-    } else {
-      missed.push_back(std::max(last - stopped_at[i], by_groups ? iterations * steps : 0));
-    }
+    const bool long_ago = announced && iterations > kFewIterations;
+    const std::int64_t since = std::max(last - stopped_at[i], long_ago ? iterations * steps : 0);
+    missed.push_back(ReplicasAreEqual(plan) ? iterations : since);
   }
   return missed;
 }

@@ -15,11 +15,11 @@ namespace prd {
 // elsewhere those that are behind by more than a twentieth of the job's steps in this run, and by
 // more than twice what each worker may be ahead of what it has told.
 //
-// What a replica is behind: the steps that the job has made since its worker stopped; or those that
-// the others have made since it was in a group, if they are more, and more than a few iterations,
-// where groups are announced and go on at the largest iteration of a member. So a worker that
-// stalls, and wakes when the others have finished, does not pull their model back. The replica that
-// is behind least counts in any case.
+// A replica lacks the steps that the job has made since its worker stopped. Where groups are
+// announced, and go on at the largest iteration of a member, it lacks the steps that the others
+// have made since its last group, if these are more, and more than 24 iterations. It is behind by
+// what it lacks more than the replica that lacks least. So a worker that stalls, and wakes when the
+// others have finished, does not pull their model back.
 //
 // `stopped_at`, by member: the job's steps in this run when the member stopped; `gained`: its steps
 // in this run now.

@@ -214,7 +214,8 @@ class Training(unittest.TestCase):
             self.assertGreater(count(run.digests.values(), lambda told: len(told) > 1), 5)
             if velocity == "state":
                 self.assertEqual((run.apart, run.differ), ([], []))
-                self.assertTrue(run.end_equal, "before Finish")
+                # Under backup one of them may have a round more, whose gradients reached the goal.
+                self.assertTrue(run.end_equal or engine == "backup", "before Finish")
                 self.assertTrue(all(len(set(told)) == 1 for told in run.digests.values()), run.digests)
                 return
             self.assertGreater(len(run.apart), 5, "a difference that nobody sees")

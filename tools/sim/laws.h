@@ -26,9 +26,8 @@
 //                        nobody finishes while it owes one
 //   answers              a signal gets one answer at most
 //   final-average        where replicas are equal by design, the newest count in it; elsewhere
-//                        those whose workers stopped when hardly more was to be trained, and, where
-//                        groups are announced, were in one not long before; alike, and the others
-//                        not at all
+//                        those that lack little of what was trained (engines/final_average.h); all
+//                        that count have one weight, and the others 0
 //   goal                 a job reaches its goal once
 //   recorded-first       what is announced is in the history before it is sent, and so is what a
 //                        message says of the job's training

@@ -267,8 +267,8 @@ bool Mesh::ReceiveOne(Instant now) {
   return true;
 }
 
-// Whether the frame is of a worker that was announced, and of the one that it says it is of. One
-// that does not open, or is no frame, may have come in the place of a good one.
+// The header, if the frame is from the worker that the connection is of. A frame that cannot be
+// read may be a good one that was damaged on its way: the peer is asked to send again.
 std::optional<FrameHeader> Mesh::Open(Door::Visitor* visitor, Transport::Arrival* arrival) {
   std::span<const std::byte> bytes = arrival->first;
   SharedBytes& payload = arrival->payload;
