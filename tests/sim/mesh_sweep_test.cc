@@ -101,7 +101,7 @@ class PlantedBugInARunTest : public testing::TestWithParam<const char*> {};
 
 TEST_P(PlantedBugInARunTest, IsFound) {
   const std::vector<Workload> workloads = FaultWorkloads();
-  ExpectFound(GetParam(), 600, [&](std::uint64_t seed) {
+  ExpectFound(GetParam(), 1'500, [&](std::uint64_t seed) {
     const SweepOptions options{.twice = false, .plane = MakeMeshPlane};
     return !RunSeed(workloads, options, seed).result.invariant.empty();
   });

@@ -63,7 +63,7 @@ struct Node final : public MeshEvents, public StepReplica {
   std::unique_ptr<Mesh> mesh;   // null: it has ended
   SimNetwork::Process process = 0;
   bool woken = false;
-  std::uint64_t asked_at = 0;                // the newest deadline asked for
+  std::optional<Alarm> deadline;             // of its mesh
   std::uint64_t turns = 0;                   // of its meshes
   std::vector<std::function<void()>> heard;  // from the mesh, to be told to the core
   std::optional<Group> group;                // that is reduced,
@@ -113,7 +113,8 @@ class MeshPlane final : public Plane {
         trace_(std::move(trace)),
         kill_(kill),
         prng_(Prng(world->seed ^ kOwnSequence).Next()),
-        network_(prng_.Next(), DrawNetwork(world->workload, &prng_)),
+        network_(prng_.Next(), DrawNetwork(world->workload, &prng_),
+                 [world](Instant now) { world->now = Instant{now.ns - kSecond}; }),
         chunk_bytes_(std::size_t{8} << prng_.Below(5)),
         direct_bytes_(prng_.Below(2) == 0 ? 0 : 1 << 16),
         devices_(DrawDevices(world->seed)),
@@ -124,6 +125,7 @@ class MeshPlane final : public Plane {
     for (std::uint32_t i = 0; i < nodes_.size(); ++i) {
       nodes_[i].plane = this;
       nodes_[i].worker = i;
+      nodes_[i].deadline.emplace(&network_, [this, i] { Wake(&nodes_[i]); });
     }
     network_.At(NetworkTime(Instant{FromMs(world->workload.faults.until_ms)}),
                 [this] { network_.StopAttacks(); });
@@ -165,7 +167,9 @@ class MeshPlane final : public Plane {
   };
 
   Instant Now() const { return network_.now(); }
-  void After(DurationNs delay, std::function<void()> what);
+  void After(DurationNs delay, std::function<void()> what) {
+    network_.At(Now() + delay, std::move(what));
+  }
   void Wake(Node* node);
   void Serve(Node* node);
   void Hear(Node* node, std::function<void()> what) { node->heard.push_back(std::move(what)); }
@@ -213,17 +217,10 @@ class MeshPlane final : public Plane {
 
 // ---- time ----
 
-void MeshPlane::After(DurationNs delay, std::function<void()> what) {
-  network_.At(Now() + delay, [this, what = std::move(what)] {
-    world_->now = Instant{Now().ns - kSecond};
-    what();
-  });
-}
-
 void MeshPlane::Wake(Node* node) {
   if (node->mesh == nullptr || std::exchange(node->woken, true)) return;
-  After(1 + static_cast<DurationNs>(prng_.Below(20'000)), [this, node, life = node->life] {
-    if (node->life == life) Serve(node);
+  After(1 + static_cast<DurationNs>(prng_.Below(20'000)), [node, life = node->life] {
+    if (node->life == life) node->plane->Serve(node);
   });
 }
 
@@ -254,13 +251,7 @@ void MeshPlane::Serve(Node* node) {
     if (node->life == life && node->mesh != nullptr) tell();
   }
   if (node->life != life || node->mesh == nullptr) return;
-  const std::optional<Instant> next = node->mesh->NextDeadline();
-  if (!next) return;
-  if (*next <= Now()) return Wake(node);
-  const std::uint64_t number = ++node->asked_at;
-  After(*next - Now(), [this, node, number, life] {
-    if (node->asked_at == number && node->life == life) Wake(node);
-  });
+  node->deadline->Set(node->mesh->NextDeadline());
 }
 
 // ---- processes ----
@@ -271,6 +262,7 @@ void MeshPlane::Start(std::uint32_t worker, Incarnation incarnation, bool accumu
   PRD_CHECK(node.mesh == nullptr && !own.x.empty());
   const std::uint64_t life = ++node.life;
   node.woken = node.fetching = node.sampling = false;
+  node.deadline->Set(std::nullopt);
   node.accumulates = accumulates;
   node.heard.clear();
   node.group.reset();
@@ -298,6 +290,7 @@ void MeshPlane::Start(std::uint32_t worker, Incarnation incarnation, bool accumu
   Mesh::Options options{.incarnation = incarnation,
                         .host = "h" + std::to_string(world_->HostOf(worker)),
                         .keys = mesh::KeyPair(++processes_ % 256),
+                        .secret_of = mesh::KnownSecret,
                         .chunk_bytes = chunk_bytes_,
                         .direct_bytes = direct_bytes_};
   Result<std::unique_ptr<Mesh>> made =

@@ -33,10 +33,11 @@ MeshRunResult MeshRun::Run() {
 }
 
 void MeshRun::Go() {
-  workers_.resize(setting_.workers);
+  workers_ = std::vector<Worker>(setting_.workers);
   for (std::size_t i = 0; i < setting_.workers; ++i) {
     workers_[i].run = this;
     workers_[i].number = i;
+    workers_[i].deadline.emplace(&network_, [this, i] { Wake(&workers_[i]); });
     workers_[i].host = i % setting_.hosts;
     Start(&workers_[i]);
   }
@@ -73,6 +74,7 @@ void MeshRun::Go() {
 void MeshRun::Start(Worker* worker) {
   ++worker->life;
   worker->woken = worker->ends = false;
+  worker->deadline->Set(std::nullopt);
   worker->incarnation = (++incarnations_ << 8) | worker->number;
   worker->parameters = worker->gradients = worker->kept = {};
   worker->parameters.Make(setting_.shapes);
@@ -97,6 +99,7 @@ void MeshRun::Start(Worker* worker) {
   Mesh::Options options{.incarnation = worker->incarnation,
                         .host = "h" + std::to_string(worker->host),
                         .keys = KeyPair(worker->number + 16 * (worker->life % 8)),
+                        .secret_of = KnownSecret,
                         .chunk_bytes = setting_.chunk_bytes,
                         .direct_bytes = setting_.direct_bytes,
                         .early_bytes = setting_.early_bytes};
@@ -277,14 +280,7 @@ void MeshRun::Serve(Worker* worker) {
     throw Violation("bounded", Name(worker->number) + " keeps " + std::to_string(kept) +
                                    " bytes of frames that came early");
   }
-  const std::optional<Instant> next = worker->mesh->NextDeadline();
-  if (!next) return;
-  if (*next <= network_.now()) return Wake(worker);
-  const std::uint64_t number = ++worker->asked_at;
-  const std::uint64_t life = worker->life;
-  network_.At(*next, [this, worker, number, life] {
-    if (worker->asked_at == number && worker->life == life) Wake(worker);
-  });
+  worker->deadline->Set(worker->mesh->NextDeadline());
 }
 
 // ---- what goes wrong ----

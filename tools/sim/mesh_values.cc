@@ -7,6 +7,7 @@
 #include "common/base/check.h"
 #include "common/base/prng.h"
 #include "tools/reference/numbers.h"
+#include "tools/sim/sim_device.h"
 
 namespace prd::sim::mesh {
 
@@ -35,19 +36,22 @@ std::vector<double> Epsilons(const Layout& layout) {
 
 namespace {
 
-// A row as `read` puts it into a place of host memory.
-template <typename F>
-Bytes RowOf(const ReplicaStore& store, F&& read) {
-  const Row row = store.memory->AllocateHost(MemoryUse::kReading, store.parameters.bytes());
-  const std::shared_ptr<Transfer> transfer = read(Memory::InHost(row.data()));
-  if (transfer != nullptr) transfer->Wait();
-  return CopyOf(row);
+// The sum of these, as a row of the replica's parameters. What is under way on a device is done
+// before.
+Bytes SumOf(const ReplicaStore& store, std::initializer_list<Memory::Input> from) {
+  if (auto* device = dynamic_cast<SimDevice*>(store.memory.get())) device->Settle();
+  Bytes row(store.parameters.bytes());
+  thread_local HostMemory arithmetic;
+  arithmetic.Combine(store.parameters, Memory::In(row.data()), from);
+  return row;
 }
 
 }  // namespace
 
 Bytes SharedOf(const ReplicaStore& store) {
-  return RowOf(store, [&](const Memory::Place& row) { return store.ReadShared(row); });
+  if (!store.base.empty()) return SumOf(store, {{Memory::In(store.base.data())}});
+  if (!store.background || store.inbox_rounds == 0) return SumOf(store, {{Memory::Tensors()}});
+  return SumOf(store, {{Memory::Tensors()}, {Memory::In(store.inbox.data())}});
 }
 
 bool Landed(const ReplicaStore& store, Iteration iteration) {
@@ -58,10 +62,7 @@ bool Landed(const ReplicaStore& store, Iteration iteration) {
 
 Bytes ChangeOf(const ReplicaStore& store) {
   if (store.base.size() != store.parameters.bytes()) return Read(store.parameters);
-  return RowOf(store, [&](const Memory::Place& row) {
-    return store.memory->Combine(store.parameters, row,
-                                 {{Memory::Tensors()}, {Memory::In(store.base.data()), {-1, -1}}});
-  });
+  return SumOf(store, {{Memory::Tensors()}, {Memory::In(store.base.data()), {-1, -1}}});
 }
 
 Version VersionOf(const ReplicaStore& store) {
@@ -86,6 +87,15 @@ const MeshKeyPair& KeyPair(std::size_t number) {
     PRD_CHECK(made.ok());
     at->second = *made;
   }
+  return at->second;
+}
+
+std::optional<SecretKey> KnownSecret(const MeshKeyPair& own, const MeshKey& peer) {
+  thread_local std::map<std::pair<decltype(MeshKey::bytes), decltype(MeshKey::bytes)>,
+                        std::optional<SecretKey>>
+      secrets;
+  const auto [at, fresh] = secrets.try_emplace({own.public_key.bytes, peer.bytes});
+  if (fresh) at->second = SharedSecret(own, peer);
   return at->second;
 }
 

@@ -3,6 +3,7 @@
 #define PRD_TOOLS_SIM_MESH_VALUES_H_
 
 #include <cstddef>
+#include <optional>
 #include <vector>
 
 #include "worker/mesh/mesh.h"
@@ -52,6 +53,8 @@ Version VersionOf(const ReplicaStore& store);
 
 // A key pair for each number, the same in every process. Thread safe.
 const MeshKeyPair& KeyPair(std::size_t number);
+// SharedSecret of two such pairs, computed once in a thread.
+std::optional<SecretKey> KnownSecret(const MeshKeyPair& own, const MeshKey& peer);
 
 }  // namespace prd::sim::mesh
 

@@ -102,8 +102,8 @@ struct Worker : public MeshEvents {
   Ticket tickets = 0;
   std::vector<double> inbox;  // what is to be there, of rounds
   std::vector<double> inbox_size;
-  GroupId offered_to = 0;      // whose gradients, or changes, are there
-  std::uint64_t asked_at = 0;  // the newest deadline asked for
+  GroupId offered_to = 0;         // whose gradients, or changes, are there
+  std::optional<Alarm> deadline;  // of its mesh
 
   void OnReduced(GroupId group, const Status& status, std::uint64_t sent,
                  const std::vector<Rank>& unreachable, std::uint64_t digest) override;

@@ -138,7 +138,15 @@ class SimTransport : public Transport {
 // ---- time ----
 
 void SimNetwork::At(Instant when, std::function<void()> what) {
-  events_.push({std::max(when, now_), ++serial_, std::move(what)});
+  std::size_t task = tasks_.size();
+  if (free_.empty()) {
+    tasks_.push_back(std::move(what));
+  } else {
+    task = free_.back();
+    free_.pop_back();
+    tasks_[task] = std::move(what);
+  }
+  events_.push({std::max(when, now_), ++serial_, task});
 }
 
 bool SimNetwork::RunNext(Instant until) {
@@ -146,11 +154,30 @@ bool SimNetwork::RunNext(Instant until) {
     now_ = std::max(now_, until);
     return false;
   }
-  const Event next = std::move(const_cast<Event&>(events_.top()));  // its order is not touched
+  const Event next = events_.top();
   events_.pop();
   now_ = next.at;
-  next.what();
+  if (clock_) clock_(now_);
+  const std::function<void()> what = std::exchange(tasks_[next.what], nullptr);
+  free_.push_back(next.what);
+  what();
   return true;
+}
+
+void Alarm::Set(std::optional<Instant> at) {
+  at_ = at;
+  if (!at_) return;
+  if (*at_ <= network_->now()) {
+    at_.reset();
+    return ring_();
+  }
+  if (next_ && *next_ <= *at_) return;
+  next_ = at_;
+  network_->At(*at_, [this, when = *at_] {
+    if (next_ != when) return;
+    next_.reset();
+    Set(at_);
+  });
 }
 
 // ---- processes ----

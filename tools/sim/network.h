@@ -45,7 +45,9 @@ class SimNetwork {
  public:
   using Process = std::size_t;
 
-  SimNetwork(std::uint64_t seed, NetworkOptions options) : options_(options), prng_(seed) {}
+  // `clock` is told the time before anything happens then.
+  SimNetwork(std::uint64_t seed, NetworkOptions options, std::function<void(Instant)> clock = {})
+      : options_(options), prng_(seed), clock_(std::move(clock)) {}
 
   // ---- time ----
 
@@ -129,7 +131,7 @@ class SimNetwork {
   struct Event {
     Instant at;
     std::uint64_t serial;
-    std::function<void()> what;
+    std::size_t what;  // of tasks_
     friend bool operator>(const Event& a, const Event& b) {
       return a.at != b.at ? b.at < a.at : a.serial > b.serial;
     }
@@ -150,9 +152,12 @@ class SimNetwork {
 
   const NetworkOptions options_;
   Prng prng_;
+  const std::function<void(Instant)> clock_;
   Instant now_{kSecond};
   std::uint64_t serial_ = 0;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  std::vector<std::function<void()>> tasks_;
+  std::vector<std::size_t> free_;  // of tasks_
   std::deque<Node> processes_;
   std::map<std::size_t, Host> hosts_;
   std::map<std::string, Process> listening_;
@@ -166,6 +171,26 @@ class SimNetwork {
   std::uint64_t intruders_ = 0;
   std::uint64_t attacks_ = 0;
   std::uint64_t frames_ = 0;
+};
+
+// Rings once, at the time that was set last. At most one event of the network waits for each time
+// that is earlier than those before.
+class Alarm {
+ public:
+  // Both stay where they are for as long as the network runs.
+  Alarm(SimNetwork* network, std::function<void()> ring)
+      : network_(network), ring_(std::move(ring)) {}
+  Alarm(const Alarm&) = delete;
+  Alarm& operator=(const Alarm&) = delete;
+
+  // nullopt: never. A time that has come: now.
+  void Set(std::optional<Instant> at);
+
+ private:
+  SimNetwork* network_;
+  std::function<void()> ring_;
+  std::optional<Instant> at_;
+  std::optional<Instant> next_;  // the network's next event for it
 };
 
 }  // namespace prd::sim

@@ -61,7 +61,8 @@ const PairKeys* Directory::KeysOf(Incarnation peer) const {
   const Entry& entry = found->second;
   if (!entry.agreed) {
     entry.agreed = true;
-    entry.keys = AgreeOnKeys(own_, entry.member.mesh_key, {.run = run_, .from = self_, .to = peer});
+    const Direction out{.run = run_, .from = self_, .to = peer};
+    entry.keys = AgreeOnKeys(own_, entry.member.mesh_key, out, secret_of_);
   }
   return entry.keys ? &*entry.keys : nullptr;
 }

@@ -20,7 +20,8 @@ class Directory {
   // Members that are out, and are remembered: the newest. Messages that name one may wait yet.
   static constexpr std::size_t kMaxOut = 4096;
 
-  explicit Directory(MeshKeyPair own) : own_(own) {}
+  explicit Directory(MeshKeyPair own, SecretOf secret_of = SharedSecret)
+      : own_(own), secret_of_(secret_of) {}
 
   // From now on this worker is this incarnation in this run; kNoRun: in none. Forgets everybody.
   void Join(Incarnation self, RunId run);
@@ -59,6 +60,7 @@ class Directory {
   };
 
   MeshKeyPair own_;
+  SecretOf secret_of_;
   Incarnation self_ = 0;
   RunId run_ = kNoRun;
   std::map<Incarnation, Entry> entries_;

@@ -47,24 +47,6 @@ Key OwnKey(const SecretKey& secret) {
           EVP_PKEY_free};
 }
 
-// X25519. A point of low order has no secret.
-std::optional<SecretKey> Shared(const MeshKeyPair& own, const MeshKey& peer) {
-  const Key mine = OwnKey(own.secret);
-  const Key theirs(
-      EVP_PKEY_new_raw_public_key(EVP_PKEY_X25519, nullptr, peer.bytes.data(), peer.bytes.size()),
-      EVP_PKEY_free);
-  if (mine == nullptr || theirs == nullptr) return std::nullopt;
-  const Context context(EVP_PKEY_CTX_new(mine.get(), nullptr), EVP_PKEY_CTX_free);
-  SecretKey shared;
-  std::size_t length = shared.size();
-  const bool ok = context != nullptr && EVP_PKEY_derive_init(context.get()) == 1 &&
-                  EVP_PKEY_derive_set_peer(context.get(), theirs.get()) == 1 &&
-                  EVP_PKEY_derive(context.get(), shared.data(), &length) == 1 &&
-                  length == shared.size();
-  if (!ok) return std::nullopt;
-  return shared;
-}
-
 // HKDF's second step; one block is enough.
 SecretKey Expand(const SecretKey& extracted, const Direction& way, const MeshKey& from,
                  const MeshKey& to) {
@@ -106,9 +88,27 @@ Result<MeshKeyPair> MeshKeysOf(const SecretKey& secret) {
   return Status(Code::kInternal, "libcrypto cannot make a key");
 }
 
+// A point of low order has no secret.
+std::optional<SecretKey> SharedSecret(const MeshKeyPair& own, const MeshKey& peer) {
+  const Key mine = OwnKey(own.secret);
+  const Key theirs(
+      EVP_PKEY_new_raw_public_key(EVP_PKEY_X25519, nullptr, peer.bytes.data(), peer.bytes.size()),
+      EVP_PKEY_free);
+  if (mine == nullptr || theirs == nullptr) return std::nullopt;
+  const Context context(EVP_PKEY_CTX_new(mine.get(), nullptr), EVP_PKEY_CTX_free);
+  SecretKey shared;
+  std::size_t length = shared.size();
+  const bool ok = context != nullptr && EVP_PKEY_derive_init(context.get()) == 1 &&
+                  EVP_PKEY_derive_set_peer(context.get(), theirs.get()) == 1 &&
+                  EVP_PKEY_derive(context.get(), shared.data(), &length) == 1 &&
+                  length == shared.size();
+  if (!ok) return std::nullopt;
+  return shared;
+}
+
 std::optional<PairKeys> AgreeOnKeys(const MeshKeyPair& own, const MeshKey& peer,
-                                    const Direction& out) {
-  const std::optional<SecretKey> shared = Shared(own, peer);
+                                    const Direction& out, SecretOf secret_of) {
+  const std::optional<SecretKey> shared = secret_of(own, peer);
   if (!shared) return std::nullopt;
   const SecretKey extracted = Hmac(kSalt, View(*shared));  // HKDF's first step
   const Direction in{.run = out.run, .from = out.to, .to = out.from};

@@ -47,9 +47,14 @@ struct PairKeys {
   SecretKey out{};
   SecretKey in{};
 };
-// nullopt: `peer` is no key that anybody can have drawn.
+// What X25519 makes of a pair and a peer's key. nullopt: `peer` is no key that anybody can have
+// drawn.
+std::optional<SecretKey> SharedSecret(const MeshKeyPair& own, const MeshKey& peer);
+using SecretOf = std::optional<SecretKey> (*)(const MeshKeyPair& own, const MeshKey& peer);
+
+// nullopt: there is no shared secret.
 std::optional<PairKeys> AgreeOnKeys(const MeshKeyPair& own, const MeshKey& peer,
-                                    const Direction& out);
+                                    const Direction& out, SecretOf secret_of = SharedSecret);
 
 // What a connection carries.
 enum class Purpose : char { kData = 'd', kSignals = 's' };

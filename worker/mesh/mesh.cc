@@ -38,7 +38,7 @@ Mesh::Mesh(std::unique_ptr<Transport> transport, Options options, const MeshKeyP
       timeout_(options_.timeout != 0 ? options_.timeout : kDefaultLease),
       store_(store),
       events_(events),
-      directory_(keys),
+      directory_(keys, options_.secret_of),
       transport_(std::move(transport)),
       door_(transport_.get(), &directory_),
       peers_(transport_.get(), options_.host, &directory_),

@@ -108,9 +108,10 @@ class Mesh {
 
   struct Options {
     Incarnation incarnation = 0;
-    std::string host;                 // as in Hello
-    std::optional<MeshKeyPair> keys;  // drawn, if there are none
-    DurationNs timeout = 0;           // for a silent peer's answer; 0: the lease
+    std::string host;                   // as in Hello
+    std::optional<MeshKeyPair> keys;    // drawn, if there are none
+    SecretOf secret_of = SharedSecret;  // a simulator remembers what it has computed
+    DurationNs timeout = 0;             // for a silent peer's answer; 0: the lease
     std::size_t chunk_bytes = kChunkBytes;
     std::size_t direct_bytes = kDirectBytes;
     // Frames for groups not announced here yet are kept up to so many bytes, or two rows if that is
