@@ -7,7 +7,7 @@
 namespace prd {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x63647270;  // "prdc": the c is the version, after b
+constexpr std::uint32_t kMagic = 0x64647270;  // "prdd": the d is the version, after c
 
 struct Writer {
   std::byte* at;
