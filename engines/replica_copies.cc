@@ -101,13 +101,21 @@ void ReplicaCopies::Order(Rank rank, Rank source, const std::string& reason) {
   run_.roster.Send(rank, Adopt{.source = run_.roster.Describe(source), .reason = reason});
 }
 
+bool ReplicaCopies::MayBring() const {
+  for (Rank r = 0; r < slots_.size(); ++r) {
+    const bool copies = slots_[r].source != kNoRank && run_.roster[r].group == kNoGroup;
+    if (run_.roster[r].state != WorkerState::kAbsent && copies && slots_[r].source_gone) return true;
+  }
+  return false;
+}
+
 void ReplicaCopies::CatchUp(Rank rank) {
   const Iteration own = run_.roster[rank].iteration;
   const Rank source = SourceFor(rank, kNoRank);
   if (source != kNoRank && run_.roster[source].iteration > own) {
     return Order(rank, source, "others have gone on");
   }
-  if (run_.AllOrNone(GroupKind::kTrain) && Newest() > own) {
+  if (run_.AllOrNone(GroupKind::kTrain) && (Newest() > own || MayBring())) {
     ready_.Hold(rank, ReadySlot::kForReplica);
     return Later(rank);
   }

@@ -53,8 +53,9 @@ class ReplicaCopies {
   // The worker copies the replica of `source`. Its signal is void, and held back meanwhile.
   void Order(Rank rank, Rank source, const std::string& reason);
   // What the worker has computed or computes is of no use, since others have gone on: it copies a
-  // newer replica. If every worker that has one copies a replica itself, the worker waits. If there
-  // is no newer replica, the worker is to join anew with its own (TakeBehind).
+  // newer replica. If every worker that has one copies a replica itself, or a copy of one that has
+  // gone may still succeed, the worker waits. If there is no newer replica, the worker is to join
+  // anew with its own (TakeBehind).
   void CatchUp(Rank rank);
   // The worker copies a replica in a second, if that is still needed.
   void Later(Rank rank);
@@ -101,6 +102,9 @@ class ReplicaCopies {
   bool Restore();  // after a load; false: it does not fit the workers
 
  private:
+  // A worker copies the replica of one that has gone: it may have the newest one soon.
+  bool MayBring() const;
+
   const RunContext run_;
   const SlotColumn<CopySlot> slots_;
   ReadyQueue& ready_;
