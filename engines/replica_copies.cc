@@ -104,7 +104,8 @@ void ReplicaCopies::Order(Rank rank, Rank source, const std::string& reason) {
 bool ReplicaCopies::MayBring() const {
   for (Rank r = 0; r < slots_.size(); ++r) {
     const bool copies = slots_[r].source != kNoRank && run_.roster[r].group == kNoGroup;
-    if (run_.roster[r].state != WorkerState::kAbsent && copies && slots_[r].source_gone) return true;
+    if (run_.roster[r].state != WorkerState::kAbsent && copies && slots_[r].source_gone)
+      return true;
   }
   return false;
 }

@@ -459,10 +459,12 @@ void Run::Progress() {
 void Run::MoveWorkersOn() {
   if (!draining().empty()) drains_.LetGo();
   if (start_.made() && !switching()) shares_.ServeIdle();
-  if (roster_.resuming() > 0) {  // first: one may have the newest replica
-    joiners_.AdmitResuming(switching().has_value());
-  }
-  joiners_.RetryCopies();  // may find that a worker is behind
+  const auto admit_resuming = [this] {
+    if (roster_.resuming() > 0) joiners_.AdmitResuming(switching().has_value());
+  };
+  admit_resuming();        // first: one may have the newest replica
+  joiners_.RetryCopies();  // may find that a worker is behind, or need not copy
+  admit_resuming();
   if (copies_.any_behind()) joiners_.Rejoin();
   if (!held_.empty()) held_.Look();
   const bool copies = context_.joining != Engine::Joining::kAnytime && Count(State::kAdopting) > 0;
