@@ -170,6 +170,7 @@ void Joiners::AdmitResuming(bool switching) {
     if (worker.state == WorkerState::kJoining && worker.group == kNoGroup && between && !copies) {
       copies_.EndWait(rank);
       copies_.ClearFailed(rank);
+      copies_.HasReplica(rank);  // a copy that came late, say: nobody has a newer one by now
       ready_.Release(rank, ReadySlot::kForReplica);  // held for a copy that failed
       run_.run.Activate(rank, worker.iteration, "goes on with its own model after a pause");
       LeaveOlderBehind();
