@@ -231,6 +231,67 @@ class Model(unittest.TestCase):
                 with self.assertRaisesRegex(ValueError, says):
                     attach(c, 0, model, torch.optim.SGD(model.parameters(), lr=0.1), averaged=wrong)
 
+    def test_a_mask_is_not_averaged(self):
+        """Infinity has no mean; and a change of it is no number."""
+        for engine in [*place.ENGINES, "p-reduce with overlap"]:
+            options = ("group_size = 2\noverlap = true",) if "overlap" in engine else ()
+            with self.subTest(engine=engine), place.Cluster(place.job(engine.split()[0], 2, "", *options)) as c:
+                def body(rank):
+                    model = make_model()
+                    model.register_buffer("mask", torch.triu(torch.full((6, 6), float("-inf")), diagonal=1))
+                    worker = attach(c, rank, model, torch.optim.SGD(model.parameters(), lr=0.01))
+                    train(model, worker.optimizer, draw(rank, 10))
+                    worker.finish()
+                    self.assertEqual(model.mask.isinf().sum(), 15)
+                    return digest(model), all(p.isfinite().all() for p in model.parameters())
+
+                found = place.in_threads(2, body)
+                self.assertEqual(found[0], found[1])
+                self.assertTrue(found[0][1])
+
+    def test_a_buffer_that_is_replaced_is_the_models(self):
+        """`self.center = ...` in forward, as with DistributedDataParallel."""
+        for engine in ("all-reduce", "p-reduce", "ssp"):
+            with self.subTest(engine=engine), place.Cluster(place.job(engine, 2)) as c:
+                def body(rank):
+                    model = make_model()
+                    model.register_buffer("center", torch.zeros(6))
+                    worker = attach(c, rank, model, torch.optim.SGD(model.parameters(), lr=0.01))
+                    for batch in draw(rank, 10):
+                        train(model, worker.optimizer, [batch])
+                        model.center = model.center * 0.9 + batch[0].mean(0) * 0.1
+                    worker.finish()
+                    self.assertGreater(model.center.abs().sum(), 0)
+                    return digest(model)
+
+                self.assertEqual(len(set(place.in_threads(2, body))), 1)
+        with place.Cluster(place.job("all-reduce", 1)) as c:
+            model = make_model()
+            model.register_buffer("center", torch.zeros(6))
+            worker = attach(c, 0, model, torch.optim.SGD(model.parameters(), lr=0.01))
+            model.center = torch.zeros(7)
+            with self.assertRaisesRegex(prd.FailedPrecondition, r"center: was replaced since attach by a tensor of shape \(7,\), needed is one of shape \(6,\)"):
+                train(model, worker.optimizer, draw(0, 1))
+
+    def test_training_beside_the_job_is_noticed(self):
+        """By an optimizer that was made since attach, as a second phase does; and by one that moves the parameters."""
+        with place.Cluster(place.job("all-reduce", 1)) as c:
+            model = make_model()
+            worker = attach(c, 0, model, torch.optim.SGD(model.parameters(), lr=0.01))
+            train(model, worker.optimizer, draw(0, 30))
+            with contextlib.redirect_stderr(io.StringIO()) as err:
+                train(model, torch.optim.SGD(model.parameters(), lr=0.001), draw(0, 30))
+                worker.finish()
+            self.assertIn("changed many times since the newest step of the job", err.getvalue())
+            model = make_model()
+            worker = attach(c, 0, model, torch.optim.SGD(model.parameters(), lr=0.01))
+            with contextlib.redirect_stderr(io.StringIO()) as err:
+                train(model, worker.optimizer, draw(0, 30))
+            self.assertEqual(err.getvalue(), "")
+            model[0].weight.data = model[0].weight.data.clone()
+            with self.assertRaisesRegex(prd.FailedPrecondition, "0.weight was moved since attach"):
+                worker.finish()
+
     def test_average_has_all_workers_running_statistics(self):
         for engine in ("all-reduce", "p-reduce"):
             with self.subTest(engine=engine), place.Cluster(place.job(engine, 2)) as c:

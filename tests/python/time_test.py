@@ -438,6 +438,82 @@ class Time(unittest.TestCase):
             self.assertIn(found[0], (3, 4))
             self.assertEqual(len(self.said("the job is done", "worker.epochs(...)")), 2)
 
+    def test_a_pass_without_a_step_is_no_epoch(self):
+        """A look at a batch, accuracy on the training data, and a loader for each stage; also where the job's batch is divided."""
+        for extra in ("", "batch = 10"):
+            with self.subTest(extra), place.Cluster(place.job("all-reduce", 1, extra)) as c:
+                model, optimizer = make()
+                worker = attach(c, 0, model, optimizer)
+
+                def train(loader):
+                    made = 0
+                    for _ in loader:
+                        step(model, optimizer, slow=0)
+                        made += 1
+                    return made
+
+                loader = worker.shard(data())
+                self.assertEqual(len(next(iter(loader))[0]), 10)
+                made = []
+                for _ in range(3):
+                    made.append(train(loader))
+                    self.assertEqual(sum(len(x) for x, in loader), 120)
+                made += [train(worker.shard(data(samples))) for samples in (60, 240)]
+                broken_off = worker.shard(data())
+                next(iter(broken_off))
+                step(model, optimizer, slow=0)
+                made.append(train(worker.shard(data(30))))
+                self.assertEqual(made, [12, 12, 12, 6, 24, 3])
+                self.assertEqual(worker.trained, (70, 700))
+                worker.finish()
+
+    def test_loaders_beside_each_other(self):
+        """Batches of both are in one step; and one that is for evaluation does not count."""
+        with place.Cluster(place.job("all-reduce", 1)) as c:
+            model, optimizer = make()
+            worker = attach(c, 0, model, optimizer)
+            labeled, others = worker.shard(data(60)), worker.shard(data(120, 20))
+            self.assertTrue(self.said("a second loader is sharded"))
+            for _ in range(3):
+                made = 0
+                for _ in zip(labeled, others):
+                    step(model, optimizer, slow=0)
+                    made += 1
+                self.assertEqual(made, 6)
+            self.assertEqual(worker.trained, (18, 180))
+            for _ in others:
+                pass
+            for _ in labeled:
+                step(model, optimizer, slow=0)
+            self.assertEqual(worker.trained, (24, 240))
+            worker.finish()
+
+    def test_an_epoch_is_what_the_sampler_draws(self):
+        with place.Cluster(place.job("all-reduce", 1)) as c:
+            model, optimizer = make()
+            worker = attach(c, 0, model, optimizer)
+            given, loading = torch.utils.data.TensorDataset(torch.ones(120, 4)), torch.utils.data
+            for sampler in (loading.SubsetRandomSampler(range(30)), loading.WeightedRandomSampler(torch.ones(120), 30),
+                            loading.RandomSampler(given, replacement=True, num_samples=30)):  # fmt: skip
+                loader = worker.shard(loading.DataLoader(given, batch_size=10, sampler=sampler))
+                self.assertEqual(len(loader), 3)
+                self.assertEqual(sum(step(model, optimizer, slow=0) is None for _ in loader), 3, sampler)
+
+            class Doubling(loading.DataLoader):
+                def __iter__(self):
+                    return (2 * x for x, in super().__iter__())
+
+            self.assertEqual(next(iter(worker.shard(Doubling(given, batch_size=10, shuffle=True)))).unique().tolist(), [2])
+            few = loading.DataLoader(given, batch_size=40, sampler=loading.SubsetRandomSampler(range(30)), drop_last=True)
+            with self.assertRaisesRegex(ValueError, "a pass has no batch"):
+                next(iter(worker.shard(few)))
+            batches = loading.BatchSampler(loading.SequentialSampler(given), 10, False)
+            opaque = loading.DataLoader(given, batch_sampler=batches, collate_fn=lambda batch: object())
+            with self.assertRaisesRegex(ValueError, r"a batch is a object, which does not say how many samples.*shard\(loader, samples="):
+                next(iter(worker.shard(opaque)))
+            self.assertIsNotNone(next(iter(worker.shard(opaque, samples=10))))
+            worker.finish()
+
     def test_what_a_batch_counts(self):
         """Batches whose first dimension is no sample: (time, batch, features)."""
         with place.Cluster(place.job("all-reduce", 1)) as c:
@@ -456,7 +532,6 @@ class Time(unittest.TestCase):
             ):
                 before = worker.trained[1]
                 sharded = worker.shard(given, **options)
-                worker._loader._passes = before // 60
                 batch_count = 0
                 for _ in sharded:
                     step(model, optimizer, slow=0)

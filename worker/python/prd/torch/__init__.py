@@ -7,6 +7,7 @@
 """
 import contextlib
 import functools
+import random
 import re
 import sys
 import types
@@ -85,7 +86,7 @@ class Worker(JobTime):
         self._before_apply = before_apply
         self._samples, self._pending = samples, 0
         self._ended = False
-        self._loader = None
+        self._loader = self._counts = None  # sharded last, and of which `_pending` is
         self._start = job_trained
         self._passes = Passes()
         self._unseen = False  # a step of the session whose result nobody has looked at
@@ -93,6 +94,7 @@ class Worker(JobTime):
         self._void = None  # what stands for the newest step's result
         self._flat, self._views = [], []
         self._written = None  # how often PyTorch had written the gradients' buffers when the newest step ended
+        self._changed = 0  # and the parameters
         self._graph_zeroes = False  # whether a CUDA graph zeroes them
         optimizers = list(optimizer) if isinstance(optimizer, (list, tuple)) else [] if optimizer is None else [optimizer]
         self._optimizers = optimizers
@@ -127,6 +129,7 @@ class Worker(JobTime):
         self._start_time()
         self._may_be_another = False
         self._look(True)
+        self._changed = self._changes()
         for one, state in zip(optimizers, self._states):
             if state.own and session.rank == 0:
                 print(f"prd: what {type(one).__name__} keeps for {state.own[0]}{' and others' * (len(state.own) > 1)} stays "
@@ -134,8 +137,12 @@ class Worker(JobTime):
         if self._of.said and session.rank == 0:
             print(f"prd: {self._of.said}", file=sys.stderr)
         if seed and session.rank > 0:
+            own = (self.seed + session.rank * 0x9E3779B97F4A7C15) % (1 << 63)
             with random_numbers:
-                torch.manual_seed((self.seed + session.rank * 0x9E3779B97F4A7C15) % (1 << 63))
+                torch.manual_seed(own)
+            random.seed(own)
+            if "numpy" in sys.modules:
+                sys.modules["numpy"].random.seed(own % (1 << 32))
             print(f"prd: rank {session.rank} draws random numbers of its own from here on (attach(seed=False) keeps the script's)",
                   file=sys.stderr)
         for one, inner in zip(optimizers, self._inner):
@@ -177,6 +184,7 @@ class Worker(JobTime):
         self._passes.end(result.partial)
         self._look(result.adopted)
         self._written = [flat._version for flat in self._flat]
+        self._changed = self._changes()
         self._tick(result.partial)
         for optimizer in self._optimizers:
             mark_stepped(optimizer)
@@ -236,6 +244,9 @@ class Worker(JobTime):
         a step takes as many as the share needs.
         """
         kind = PlainLoader if isinstance(self.session, AloneSession) else ShardedLoader
+        if self._loader is not None and self.rank == 0 and self._loader.is_new():
+            self._say_once("loaders", "a second loader is sharded, and no pass over the first one has begun: epochs are those of the newest. "
+                           "A loader for evaluation stays as it is, without shard")
         self._loader = kind(self, loader, parts, samples, divided)
         return self._loader
 
@@ -261,6 +272,8 @@ class Worker(JobTime):
     def finish(self, wait=True):
         """Ends training: every model becomes the average of all."""
         if not self._ended:
+            self._check()
+            self._check_changes()
             self._averaged.keep()
             with self._finishing():
                 self.session.finish(wait)
@@ -414,6 +427,15 @@ class Worker(JobTime):
             raise errors.FailedPrecondition(
                 "the optimizer's state was replaced since attach (optimizer.load_state_dict?): attach comes after loading"
             )
+
+    def _changes(self):
+        return sum(p._version for p in self._parameters)
+
+    def _check_changes(self):
+        """Says so where something else than steps of the job seems to have trained the model since the newest one."""
+        if self._changes() - self._changed >= 20 * max(1, len(self._parameters)):
+            self._say_once("changes", "the parameters were changed many times since the newest step of the job, which the others have no part in: "
+                           "by another optimizer than that of attach, or by a method of it that is not its step?")
 
     def _look(self, surely=False):
         """Takes the optimizer's state over where the replica has become another. On a GPU, where that is to wait, only if so."""

@@ -166,6 +166,7 @@ class PlainLoader:
 
     def __init__(self, worker, loader, parts=False, samples=None, divided=True):
         self._worker, self._loader, self._samples_of = worker, loader, samples
+        self._of_pass = None  # the steps when the newest pass began
         self.samples = None if isinstance(loader.dataset, torch.utils.data.IterableDataset) else len(loader.dataset)
         if self.samples and loader.batch_size is not None:
             self.samples = min(len(loader.sampler), len(loader) * loader.batch_size)  # a sampler or drop_last may leave some out
@@ -182,12 +183,23 @@ class PlainLoader:
     def begin(self, epoch):
         """The next pass is of this epoch: as any other."""
 
+    def is_new(self):
+        """Whether no pass has begun."""
+        return self._of_pass is None
+
     def __iter__(self):
+        worker, own = self._worker, self._worker.progress.own_steps
+        if self._of_pass == own or worker._counts is not self:
+            worker._pending = 0  # drawn for something else than training
+        self._of_pass = own
         for batch in self._loader:
-            if self._worker.progress.done:
+            if worker.progress.done:
                 return
             of = self._samples_of
-            self._worker._pending += batch_samples(batch) if of is None else of(batch) if callable(of) else of
+            if not worker._pending:
+                worker._counts = self  # of several loaders in a step, the first one
+            if worker._counts is self:
+                worker._pending += batch_samples(batch) if of is None else of(batch) if callable(of) else of
             yield batch
 
     def __getattr__(self, name):

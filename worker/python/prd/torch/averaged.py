@@ -23,7 +23,7 @@ def _holders(modules, others):
 class Averaged:
     """Floating-point tensors as they are, and small buffers of whole numbers as one tensor of float64.
 
-    Whole numbers stay each worker's own while it trains. Whoever copies a replica gets the peer's, and after `finish` they
+    A tensor that holds an infinity or no number, as masks do, has no mean: it is what workers have to have in common. Whole numbers stay each worker's own while it trains. Whoever copies a replica gets the peer's, and after `finish` they
     are the rounded mean.
     """
 
@@ -39,6 +39,7 @@ class Averaged:
             else:
                 raise errors.InvalidArgument(f"averaged[{i}]: found a {type(one).__name__}, needed is a module, a tensor or a dict of tensors")
         self._floats, self._whole = [], []  # (name, tensor); (dict, key)
+        self._places = []  # (name, dict, key, tensor) of floats
         self.fixed = []  # (name, tensor) of what workers have to have in common
         seen = set(parameters)
         of_model = {id(p) for p in model.parameters()}
@@ -50,8 +51,11 @@ class Averaged:
             if tensor.device != device:
                 if name.startswith("averaged["):
                     raise errors.InvalidArgument(f"{name}: is on {tensor.device}, needed is where the model is, {device}")
+            elif tensor.dtype in dtypes and not torch.isfinite(tensor).all():
+                self.fixed.append((name, tensor))
             elif tensor.dtype in dtypes:
                 self._floats.append((name, tensor))
+                self._places.append((name, held, key, tensor))
             elif not tensor.is_floating_point() and not tensor.is_complex():
                 if tensor.numel() <= _LARGEST:
                     self._whole.append((held, key))
@@ -71,7 +75,16 @@ class Averaged:
         return torch.cat([held[key].detach().reshape(-1) for held, key in self._whole]).double()
 
     def keep(self):
-        """Before a call: adds what the script has counted since."""
+        """Before a call: adds what the script has counted since, and takes over tensors that it has put in the place of others."""
+        for name, held, key, tensor in self._places:
+            now = held.get(key)
+            if now is tensor:
+                continue
+            if not torch.is_tensor(now) or now.shape != tensor.shape:
+                found = f"a tensor of shape {tuple(now.shape)}" if torch.is_tensor(now) else f"a {type(now).__name__}"
+                raise errors.FailedPrecondition(f"{name}: was replaced since attach by {found}, needed is one of shape {tuple(tensor.shape)}")
+            with torch.no_grad():
+                held[key] = tensor.copy_(now)
         if self._whole:
             with torch.no_grad():
                 now = self._now()

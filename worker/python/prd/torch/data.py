@@ -37,12 +37,28 @@ def batch_samples(batch):
     return 0
 
 
+def _drawn(loader):
+    """How many samples a pass of the loader draws; of a part of a DistributedSampler, all parts."""
+    sampler = loader.sampler
+    if loader.batch_size is None or isinstance(sampler, torch.utils.data.SequentialSampler) or not hasattr(sampler, "__len__"):
+        return len(loader.dataset)
+    return len(sampler) * getattr(sampler, "num_replicas", 1) or len(loader.dataset)
+
+
+def _is_whole(loader):
+    """Whether a pass draws each sample once, and does nothing else with it."""
+    sampler, kind = loader.sampler, type(loader)
+    return (type(sampler) in (torch.utils.data.RandomSampler, torch.utils.data.SequentialSampler) and not getattr(sampler, "replacement", False)
+            and _drawn(loader) == len(loader.dataset) and kind.__iter__ is torch.utils.data.DataLoader.__iter__)
+
+
 class ShardedLoader:
     """A DataLoader's batches without an end; each pass over this ends when the job has trained the data once more.
 
     The k-th pass of a worker ends with the k-th epoch of the job since the job's start, or since its checkpoint, and has one
     batch at least: that is all of a pass whose epoch is over before. What a pass does not take of the prefetched batches,
-    the next one does.
+    the next one does. A pass in which no step was made was for something else than training, and does not count; nor does
+    what it drew. The passes of another loader begin where those of the one before it have ended.
     """
 
     def __init__(self, worker, loader, parts, samples, divided):
@@ -50,15 +66,17 @@ class ShardedLoader:
             raise errors.InvalidArgument(f"samples: found {samples!r}, allowed is a number of 1 or more, or a function of the batch")
         self._worker, self._loader, self._parts = worker, loader, parts
         self._samples_of, self._size = samples, 0  # of every batch, where that is known
-        self.samples = None if isinstance(loader.dataset, torch.utils.data.IterableDataset) else len(loader.dataset)
+        self.samples = None if isinstance(loader.dataset, torch.utils.data.IterableDataset) else _drawn(loader)
         self._stream = None
+        self._of_pass = None  # this worker's steps when the newest pass began
         self._divided, self._own_batches = None, not divided or loader.batch_size is None  # in a job with a batch
         self._start, seed = (int(x) for x in worker._order.tolist())
-        self._passes = worker._start[1] // self.samples if self.samples else 0
-        plain = (torch.utils.data.RandomSampler, torch.utils.data.SequentialSampler)
+        self._passes, self._base = worker._start[1] // self.samples if self.samples else 0, 0
+        if worker._loader is not None and self.samples:
+            self._passes, self._base = 0, worker._loader.end()
         if self.samples and loader.batch_size is not None:
             order = OwnOrder(loader.sampler)
-            if type(loader.sampler) in plain:
+            if _is_whole(loader):
                 part = worker.rank % worker.workers if parts else None
                 sampler = _Endless(self.samples, worker.seed, worker.rank, part, worker.workers)
                 self._loader = like(loader, batch_size=loader.batch_size, sampler=sampler)
@@ -89,14 +107,28 @@ class ShardedLoader:
 
     def begin(self, epoch):
         """The next pass is of this epoch of the job, counted from 0."""
-        self._passes = epoch
+        self._passes, self._base, self._of_pass = epoch, 0, None
+
+    def is_new(self):
+        """Whether no pass has begun."""
+        return self._of_pass is None
+
+    def end(self):
+        """Samples of the job when the newest pass has ended, or now if it was broken off."""
+        now = self._worker._job_samples()
+        return min(self._base + self._passes * self.samples, now) if self.samples else now
 
     def __iter__(self):
         self._worker._shares = True
         if not self.samples:
             return self._counted(self._of_stream(), None)
-        self._passes += 1
-        return self._counted(self._endless(), self._passes * self.samples)
+        worker, own = self._worker, self._worker.session.progress.own_steps
+        trained = self._of_pass != own
+        if not trained or worker._counts is not self:
+            worker._pending = 0
+        self._passes += trained
+        self._of_pass = own
+        return self._counted(self._endless(), self._base + self._passes * self.samples)
 
     def __getattr__(self, name):
         if name.startswith("_"):
@@ -136,6 +168,7 @@ class ShardedLoader:
 
     def _endless(self):
         """(batch, its samples if they are known)."""
+        empty = False
         while True:
             share = self._worker.share
             if share.samples and self._divided is not None and not self._own_batches:
@@ -144,10 +177,13 @@ class ShardedLoader:
             if self._stream is None:
                 self._stream = iter(self._loader)
             batch = next(self._stream, None)
-            if batch is None:
+            if batch is None and empty:
+                raise errors.InvalidArgument("loader: a pass has no batch (has its sampler fewer samples than a batch, and drop_last=True?)")
+            empty = batch is None
+            if empty:
                 self._stream = None
-                continue
-            yield batch, None
+            else:
+                yield batch, None
 
     def _in_batch(self, batch, known):
         """How many samples the batch has."""
@@ -158,11 +194,14 @@ class ShardedLoader:
         if self._size:
             return self._size
         size, most = batch_samples(batch), self._loader.batch_size  # the last batch may have fewer
+        if self.samples and not size and not most:
+            raise errors.InvalidArgument(f"loader: a batch is a {type(batch).__name__}, which does not say how many samples it has, and epochs are "
+                                         "counted in samples: shard(loader, samples=...), a number or a function of the batch")
         return most if most and not 0 < size <= most else size
 
     def _counted(self, batches, end):
         worker = self._worker
-        made = 0
+        made, again, own = 0, 0, None  # again: batches without a step in between
         while made == 0 or (not worker.done and (end is None or self._trained() < end)):
             if made == 0 and end is not None and (worker.done or worker._job_samples() >= end):
                 worker._say_once("over", f"an epoch was over before this worker's pass began, which has one batch for it: {self._why()}. "
@@ -173,9 +212,15 @@ class ShardedLoader:
                 return
             made += 1
             if known is None:
-                worker._pending += self._in_batch(batch, None)
+                if not worker._pending:
+                    worker._counts = self  # of several loaders in a step, the first one
+                if worker._counts is self:
+                    worker._pending += self._in_batch(batch, None)
             else:
                 if worker._pending:
+                    again, own = again + 1 if own == worker.session.progress.own_steps else 1, worker.session.progress.own_steps
+                    if end is not None and again >= len(self):
+                        return  # an epoch's batches: the pass is for something else
                     worker._say_once("again", "a batch was taken, and no step made: the next one has the same samples, which the job's step "
                                      "needs still. Where the script accumulates, or draws ahead: shard(loader, divided=False)")
                 worker._pending = self._in_batch(batch, known)
