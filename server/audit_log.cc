@@ -1,6 +1,7 @@
 #include "server/audit_log.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -50,10 +51,17 @@ AuditLog::~AuditLog() {
 Status AuditLog::Open(const std::string& file) {
   int opened = -1;
   if (!file.empty()) {
-    opened = ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+    const std::string what = "audit_log = \"" + file + "\": ";
+    // A pipe that nobody reads would stop the daemon, here or at a line.
+    opened = ::open(file.c_str(),
+                    O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     if (opened < 0) {
-      return Status(Code::kUnavailable,
-                    "audit_log = \"" + file + "\": cannot be written: " + std::strerror(errno));
+      return Status(Code::kUnavailable, what + "cannot be written: " + std::strerror(errno));
+    }
+    struct stat info {};
+    if (::fstat(opened, &info) != 0 || !S_ISREG(info.st_mode)) {
+      ::close(opened);
+      return Status(Code::kInvalidArgument, what + "is no file, such as a pipe");
     }
   }
   const std::lock_guard lock(mutex_);

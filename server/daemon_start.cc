@@ -37,6 +37,8 @@ constexpr std::size_t kOwnDescriptors = 512;
 constexpr std::size_t kSilent = 256;
 // TCP connections, on average. To accept one costs some 0.15 ms.
 constexpr std::size_t kNewPerS = 500;
+// Lines in the log of a reload that is refused.
+constexpr int kMostErrors = 20;
 
 // What a connection brings before ZeroMQ has a whole message of it is far below these bounds, also
 // while the history cannot be written and nothing is read.
@@ -239,7 +241,9 @@ Status Daemon::Recover() {
 void Daemon::ReadSignals() {
   signalfd_siginfo info{};
   while (::read(signals_, &info, sizeof info) == sizeof info) {
-    if (info.ssi_signo == SIGHUP) {
+    if (info.ssi_signo == SIGHUP && ends_with_job_) {
+      spdlog::info("SIGHUP changes nothing: the keys of prd --ephemeral are in no file");
+    } else if (info.ssi_signo == SIGHUP) {
       Reload();
     } else {
       spdlog::info("stopping on signal {}", info.ssi_signo);
@@ -265,7 +269,13 @@ void Daemon::Reload() {
   if (!status.ok()) {
     spdlog::error("reload refused; the configuration that was running stays in force:");
     std::istringstream lines(status.message());
-    for (std::string line; std::getline(lines, line);) spdlog::error("  {}", line);
+    int told = 0;
+    for (std::string line; std::getline(lines, line);) {
+      if (++told <= kMostErrors) spdlog::error("  {}", line);
+    }
+    if (told > kMostErrors) {
+      spdlog::error("  and {} more, which prd --check-config shows", told - kMostErrors);
+    }
     notifier_.Ready();
     return;
   }

@@ -136,18 +136,29 @@ Result<std::unique_ptr<Ephemeral>> Ephemeral::Make(const Options& options, Confi
 
 Ephemeral::~Ephemeral() {
   std::error_code ignored;
-  for (const std::string& file : files_) std::filesystem::remove(file, ignored);
+  for (const Written& file : files_) {
+    struct stat now {};  // another prd's, perhaps, by the same name
+    const bool own = ::lstat(file.path.c_str(), &now) == 0 && now.st_dev == file.device &&
+                     now.st_ino == file.inode;
+    if (own) std::filesystem::remove(file.path, ignored);
+  }
   if (!folder_.empty() && !options_.keep) std::filesystem::remove_all(folder_, ignored);
   if (lock_ >= 0) ::close(lock_);
 }
 
 // Whole at once, and instead of what has that name.
 Status Ephemeral::WriteForWorkers(const std::string& file, const std::string& text) {
+  struct stat info {};
+  if (::lstat(file.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
+    return Status(Code::kInvalidArgument, "--env-file: " + file + " is there, and is no file");
+  }
   const std::string fresh = file + ".new";
   ::unlink(fresh.c_str());
   PRD_RETURN_IF_ERROR(WriteOwnFile(fresh, text));
-  if (::rename(fresh.c_str(), file.c_str()) != 0) return Failed(file);
-  files_.push_back(file);
+  if (::lstat(fresh.c_str(), &info) != 0 || ::rename(fresh.c_str(), file.c_str()) != 0) {
+    return Failed(file);
+  }
+  files_.push_back({.path = file, .device = info.st_dev, .inode = info.st_ino});
   return Status::Ok();
 }
 

@@ -3,6 +3,8 @@
 #ifndef PRD_SERVER_EPHEMERAL_H_
 #define PRD_SERVER_EPHEMERAL_H_
 
+#include <sys/types.h>
+
 #include <memory>
 #include <string>
 #include <vector>
@@ -46,7 +48,12 @@ class Ephemeral {
   int lock_ = -1;            // held as long as this process lives
   std::string environment_;  // but for PRD_CONTROLLER and the secret key
   CurveKeys workers_;
-  std::vector<std::string> files_;  // for the workers; written
+  struct Written {
+    std::string path;
+    dev_t device = 0;
+    ino_t inode = 0;
+  };
+  std::vector<Written> files_;  // for the workers
 };
 
 }  // namespace prd

@@ -28,6 +28,10 @@ Status CheckFile(const std::string& path, const std::string& what) {
     return Status(errno == ENOENT ? Code::kNotFound : Code::kUnavailable,
                   what + "no socket can be made in " + parent + ": " + std::strerror(errno));
   }
+  struct stat info {};
+  if (::stat(path.c_str(), &info) == 0 && !S_ISSOCK(info.st_mode)) {
+    return Status(Code::kAlreadyExists, what + "something else than a socket is there");
+  }
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof address.sun_path) {
@@ -120,9 +124,11 @@ Result<std::unique_ptr<Listener>> Listener::Make(zmq::context_t& context, const 
     return made;
   } catch (const zmq::error_t& error) {
     const bool taken = error.num() == EADDRINUSE;
-    return Status(taken ? Code::kAlreadyExists : Code::kUnavailable,
-                  what + error.what() +
-                      (taken ? "; is another prd running? (ss -ltnp shows who has a port)" : ""));
+    const char* hint = taken ? "; is another prd running? (ss -ltnp shows who has a port)"
+                       : error.num() == ENODEV
+                           ? "; allowed is an address or a network interface of this host, or *"
+                           : "";
+    return Status(taken ? Code::kAlreadyExists : Code::kUnavailable, what + error.what() + hint);
   }
 }
 
@@ -132,7 +138,11 @@ Status Listener::Bind(const Options& options) {
   if (!file.empty()) PRD_RETURN_IF_ERROR(CheckFile(file, what));
   users_ = options.users;
   Filter(socket_, users_);
-  BindPrivately(socket_, options.endpoint);
+  // ZeroMQ takes a name for that of a network interface.
+  constexpr std::string_view kLocal = "tcp://localhost:";
+  const bool local = options.endpoint.starts_with(kLocal);
+  BindPrivately(socket_, local ? "tcp://127.0.0.1:" + options.endpoint.substr(kLocal.size())
+                               : options.endpoint);
   endpoint_ = socket_.get(zmq::sockopt::last_endpoint);
   return file.empty() ? Status::Ok() : SetMode(file, ModeFor(users_));
 }

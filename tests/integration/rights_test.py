@@ -189,7 +189,19 @@ class Training(unittest.TestCase):
                     prd.wait()
                 lives = start("3.env")
                 last = start("4.env")
-                self.assertEqual(set(folder.glob("prd-ephemeral-*")), {folder / "prd-ephemeral-mine", kept, lives, last})
+                # Another one tells the same file: what the one before removes at its end is not that.
+                told, before = (folder / "4.env").read_text(), set(folder.glob("prd-ephemeral-*"))
+                started.append(self.ephemeral(folder, "4.env")[1])
+                deadline = time.monotonic() + cluster.DEADLINE_S
+                while (folder / "4.env").read_text() == told:
+                    self.assertLess(time.monotonic(), deadline, "no environment is told")
+                    time.sleep(0.01)
+                again = (set(folder.glob("prd-ephemeral-*")) - before).pop()
+                started[-2].terminate()
+                started[-2].wait()
+                self.assertFalse(last.exists())
+                self.assertTrue((folder / "4.env").exists() and (folder / "4.env.key").exists())
+                self.assertEqual(set(folder.glob("prd-ephemeral-*")), {folder / "prd-ephemeral-mine", kept, lives, again})
                 self.assertTrue((lives / "daemon.key").exists())
                 self.assertFalse(killed.exists())
             finally:
@@ -209,6 +221,7 @@ class Training(unittest.TestCase):
                 self.assertIn(f"PRD_CURVE_SECRET_KEY_FILE='{environment}.key'", environment.read_text())
                 for file in (environment, folder / "prd.env.key"):
                     self.assertEqual(file.stat().st_mode & 0o777, 0o600)
+                prd.send_signal(signal.SIGHUP)  # its terminal is closed
                 start = f". {environment} && exec {BIN}/toy_worker --steps {STEPS} --step-ms 5"
 
                 def worker(rank, script):

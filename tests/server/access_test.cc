@@ -1,6 +1,7 @@
 // What the names of connections are, what each may do, and what the audit log tells.
 #include "server/access.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -145,6 +146,17 @@ TEST(AuditLog, AFloodOfRefusalsFillsNoDisk) {
   log.Admitted({.who = "tcp", .address = "127.0.0.1"}, nullptr, "train in job a");
   EXPECT_EQ(Read(dir / "audit"), before);
   EXPECT_THAT(log.Open("/nowhere/audit").message(), HasSubstr("audit_log = \"/nowhere/audit\""));
+}
+
+TEST(AuditLog, APipeStopsNobody) {
+  const ScratchDir dir;
+  AuditLog log;
+  ASSERT_EQ(::mkfifo((dir / "pipe").c_str(), 0600), 0);
+  EXPECT_THAT(log.Open(dir / "pipe").message(), HasSubstr("cannot be written"));
+  const int reader = ::open((dir / "pipe").c_str(), O_RDONLY | O_NONBLOCK);
+  ASSERT_GE(reader, 0);
+  EXPECT_EQ(log.Open(dir / "pipe").code(), Code::kInvalidArgument);
+  ::close(reader);
 }
 
 }  // namespace

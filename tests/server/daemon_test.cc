@@ -223,6 +223,17 @@ TEST(DaemonStart, AnAdminSocketIsNotTakenAway) {
   EXPECT_EQ(first.Counter("messages"), 0u);
 }
 
+TEST(DaemonStart, AFileThatIsNoSocketStays) {
+  DaemonProcess daemon(kJobs);
+  std::ofstream(daemon.dir() / "admin.sock") << "precious";
+  EXPECT_FALSE(daemon.Start());
+  EXPECT_EQ(daemon.WaitForEnd(), 1);
+  EXPECT_THAT(daemon.log(), HasSubstr("something else than a socket is there"));
+  std::string text;
+  std::ifstream(daemon.dir() / "admin.sock") >> text;
+  EXPECT_EQ(text, "precious");
+}
+
 TEST(DaemonFlags, AConfigIsCheckedByLine) {
   const ScratchDir dir;
   const Ended good = RunDaemon({"--check-config", "--config", PRD_SOURCE_DIR "/config/prd.toml"});
