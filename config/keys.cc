@@ -126,6 +126,9 @@ Status CheckAccess(const DaemonConfig& config, const std::vector<Identity>& iden
         "admin", TomlText(config.admin),
         "ipc:///PATH without curve_secret_key_file: over tcp prdctl shows itself by a key");
   }
+  if (!config.admin.empty() && config.admin == config.listen) {
+    return Wrong("admin", TomlText(config.admin), "another endpoint than that of `listen`");
+  }
   for (const Identity& identity : identities) {
     if (secret || IsIpc(config.listen) || identity.role != Role::kWorker) continue;
     return Wrong("listen", TomlText(config.listen),
@@ -160,7 +163,7 @@ void DescribeIdentity(ListFields& fields, Identity* identity) {
                 "\"worker\": its processes may train in its jobs, and it may look at them "
                 "(prdctl). \"viewer\": it may look at them. \"operator\": it may look at them, "
                 "and at the daemon itself (prdctl status), and act on them (prdctl evict, drain, "
-                "end, pause, resume, switch).");
+                "end, pause, resume, switch, prune).");
   constexpr std::int64_t kMost = 1'000'000'000;
   fields.Whole("max_jobs", &identity->max_jobs, {0, kMost, "jobs"},
                "Jobs that its workers may have running at a time. 0: no limit.");
@@ -372,7 +375,7 @@ void DescribeJob(Fields& fields, std::string* name, Field::TextRule rule, JobSpe
   fields.Whole("death_grace_ms", &spec->death_grace_ms, {0, kHourMs, "ms"},
                "A worker whose connection has ended, as it does when its process ends, has this "
                "long to come back. After that it is dead as one whose lease has run out. Worker "
-               "libraries make a connection anew within about 100 ms. 0: leases alone decide. A "
+               "libraries make a connection anew within about 150 ms. 0: leases alone decide. A "
                "process that stands still, or a host that is cut off, keeps its connection: there "
                "lease_ms decides.");
   fields.Whole(

@@ -1,5 +1,6 @@
 #include "tools/prdctl/commands.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <limits>
 
@@ -442,6 +443,17 @@ Status Operate(HistorySource& source, const std::string& run, const OperatorActe
     if (info->ended) {
       return Status(Code::kNotFound, "run " + std::to_string(info->run) + " of job " + info->job +
                                          " has ended: " + info->end);
+    }
+    const Result<std::vector<RunInfo>> runs = source.Runs();
+    if (!runs.ok()) return runs.status();
+    const bool two = info->job != run && std::any_of(runs->begin(), runs->end(), [&](auto& other) {
+                       return !other.ended && other.job == run;
+                     });
+    if (two) {
+      return Status(Code::kInvalidArgument,
+                    "\"" + run + "\" is a run of job " + info->job +
+                        ", and the name of another job: give the number of that job's run, or the "
+                        "name of this run's job (prdctl jobs)");
     }
     act.job = info->job;
   }

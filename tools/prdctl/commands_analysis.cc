@@ -1,8 +1,10 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <memory>
+#include <system_error>
 
 #include "common/base/static_schedule.h"
 #include "tools/prdctl/commands_exchange.h"
@@ -148,7 +150,14 @@ Status Export(HistorySource& source, const std::string& run, ExportFormat format
   const auto failed = [&] {
     return Status(Code::kInternal, file + ": cannot be written: " + std::strerror(errno));
   };
-  const std::string unfinished = file + ".part";
+  // A file is there under its name once it is whole. A device or a pipe takes what comes; behind a
+  // link the file is replaced, not the link.
+  std::error_code none;
+  const std::filesystem::file_status is = std::filesystem::status(file, none);
+  const bool in_place = std::filesystem::exists(is) && !std::filesystem::is_regular_file(is);
+  const std::string whole =
+      std::filesystem::is_regular_file(is) ? std::filesystem::canonical(file, none).string() : file;
+  const std::string unfinished = in_place ? file : whole + ".part";
   std::ofstream to_file;
   errno = 0;
   if (!file.empty()) {
@@ -164,14 +173,18 @@ Status Export(HistorySource& source, const std::string& run, ExportFormat format
   for (std::size_t i = 0; i < runs->size() && status.ok() && out->good(); ++i) {
     status = ForEachRecord(source, (*runs)[i].run, 0, [&](const Record& record) {
       exporter->Add(record);
-      return out->good();
+      return out->good() && !(console.stop && console.stop());
     });
+  }
+  if (status.ok() && console.stop && console.stop()) {
+    status = Status(Code::kCancelled, "ended by a signal");
   }
   if (status.ok()) exporter->Finish();
   if (file.empty()) return status;
   to_file.close();
   if (status.ok() && !to_file) status = failed();
-  if (status.ok() && std::rename(unfinished.c_str(), file.c_str()) != 0) status = failed();
+  if (in_place) return status;
+  if (status.ok() && std::rename(unfinished.c_str(), whole.c_str()) != 0) status = failed();
   if (!status.ok()) std::remove(unfinished.c_str());
   return status;
 }

@@ -24,9 +24,12 @@ Status FollowRun(HistorySource& source, RunId run, const Console& console, View*
     console.out.flush();
     Result<std::vector<Record>> records =
         source.Read(run, view->next(), kFollowBytes, kFollowWaitMs);
-    if (!records.ok()) {
-      return records.status().code() == Code::kCancelled ? Status::Ok() : records.status();
-    }
+    if (!records.ok() && records.status().code() == Code::kCancelled) return Status::Ok();
+    // A daemon that was started again has not got the question.
+    const bool again =
+        !records.ok() && records.status().code() == Code::kUnavailable && source.Daemon().ok();
+    if (again) continue;
+    if (!records.ok()) return records.status();
     for (const Record& record : *records) view->Add(record);
   }
   if (!stopped()) *next = view->next_run();

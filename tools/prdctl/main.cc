@@ -12,8 +12,10 @@
 #include <iostream>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "common/base/text.h"
 #include "common/io/curve.h"
 #include "common/io/secret.h"
 #include "tools/prdctl/admin_source.h"
@@ -47,7 +49,7 @@ engine counts: steps, rounds, or a store's clock. `steps` and `samples` of each 
 job go on too.
 
 Examples:
-  prdctl jobs                            all runs in the history
+  prdctl jobs                            the newest runs; --all: every run in the history
   prdctl workers mnist                   the workers of job mnist: iteration, pace, state
   prdctl explain mnist                   why each worker of job mnist waits
   prdctl explain 3                       why rank 3 waits, or what rank 3 did last
@@ -239,6 +241,7 @@ Status ExportAs(HistorySource& source, const Flags& flags, const Console& consol
   const ExportFormat format = flags.format == "csv"     ? ExportFormat::kCsv
                               : flags.format == "trace" ? ExportFormat::kTrace
                                                         : ExportFormat::kJsonLines;
+  if (!flags.file.empty()) EndOnSignals();
   return Export(source, flags.run, format, flags.file, console);
 }
 
@@ -268,6 +271,37 @@ CLI::Validator IsRank() {
                                 : "found \"" + text + "\", allowed is a worker's rank: 0, 1, ...";
       },
       "");
+}
+
+// An unsigned number, which would be another one with a sign, or with more digits.
+CLI::Validator IsCount() {
+  return CLI::Validator(
+      [](const std::string& text) {
+        const bool digits = text.find_first_not_of("0123456789") == std::string::npos;
+        return digits && text.size() < 19 ? std::string()
+                                          : "found \"" + text + "\", allowed is 0, 1, ...";
+      },
+      "");
+}
+
+CLI::Validator IsShort() {
+  return CLI::Validator(
+      [](const std::string& text) {
+        return text.size() <= kMaxText ? std::string()
+                                       : "found " + std::to_string(text.size()) +
+                                             " bytes, allowed are " + std::to_string(kMaxText);
+      },
+      "");
+}
+
+// An unset variable of a script would mean all there is.
+void RefuseEmptyWords(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (!word.empty() && !(word.starts_with("--") && word.ends_with('='))) continue;
+    throw CLI::ValidationError(word.empty() ? "argument " + std::to_string(i) : std::string(word),
+                               "found nothing in it, allowed is a word");
+  }
 }
 
 // `explain 3`, `explain mnist`, `explain 3 mnist`, `explain mnist 3`: a number first is a rank.
@@ -323,6 +357,7 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
   groups->add_option("--since", f.since,
                      "Only groups formed at most this long before the newest record (90s, 5m)");
   groups->add_option("--last", f.last_groups, "How many groups at most; 0: all")
+      ->check(IsCount())
       ->capture_default_str();
   groups->add_flag("--follow,-f", f.follow,
                    "Print each new group as it forms, until the job ends or Ctrl-C");
@@ -332,7 +367,7 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
       "One group: its members, their weights, how long each waited and reduced. Of a round: which "
       "members gave gradients, which had none (passive), which copied the result from a peer");
   group->fallthrough();
-  group->add_option("id", f.group, "The group's number")->required();
+  group->add_option("id", f.group, "The group's number")->required()->check(IsCount());
   group->add_option("run,-r,--run", f.run, "Run number or job name (default: newest run)");
   group->callback(
       [&] { chosen = [&f](auto& s, auto& c) { return ShowGroup(s, f.run, f.group, c); }; });
@@ -347,6 +382,7 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
             return ShowShares(s, f.run, f.last_groups, f.follow, c);
           });
   shares->add_option("--last", f.last_groups, "How many changes at most; 0: all")
+      ->check(IsCount())
       ->capture_default_str();
   shares->add_flag("--follow,-f", f.follow,
                    "Print each change as it is made, until the job ends or Ctrl-C");
@@ -395,14 +431,16 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
       "whose shards; --table: where each shard is",
       [&f](auto& s, auto& c) { return ShowGraph(s, f.run, f.last, f.table, c); });
   graph->add_flag("--table", f.table, "Print a table instead of DOT");
-  graph->add_option("--last", f.last, "Count only this many groups, the last ones (default: all)");
+  graph->add_option("--last", f.last, "Count only this many groups, the last ones (default: all)")
+      ->check(IsCount());
   CLI::App* gap = add(
       "spectral-gap",
       "How fast an update spreads to all workers: rho and the gap 1 - rho. For engines that "
       "average within groups, by a static schedule, or with neighbours (these also as the paper "
       "of Hop counts the gap). Refused where each update reaches all workers anyway",
       [&f](auto& s, auto& c) { return ShowSpectralGap(s, f.run, f.last, c); });
-  gap->add_option("--last", f.last, "Count only this many groups, the last ones (default: all)");
+  gap->add_option("--last", f.last, "Count only this many groups, the last ones (default: all)")
+      ->check(IsCount());
 
   CLI::App* exporting = add(
       "export",
@@ -421,7 +459,8 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
     CLI::App* sub = app.add_subcommand(name, about);
     sub->fallthrough();
     sub->add_option("--reason", f.reason,
-                    "Why: for the history, the audit log, and the workers that are removed");
+                    "Why: for the history, the audit log, and the workers that are removed")
+        ->check(IsShort());
     sub->callback([&f, &chosen, verb] {
       chosen = [&f, verb](auto& s, auto& c) {
         const OperatorActed what{.verb = verb,
@@ -449,7 +488,7 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
       "others lose nothing. Their Step returns an error with the reason. The host is not closed: "
       "new processes on it may join",
       OperatorVerb::kDrain);
-  drain->add_option("host", f.host, "As `prdctl workers` shows it")->required();
+  drain->add_option("host", f.host, "As `prdctl workers` shows it")->required()->check(IsShort());
   drain->add_option("--job", f.run, "Of this job alone: its name, or the number of its run");
   operate("end",
           "End a job as if its goal were reached: each worker's Step says done at its next "
@@ -491,7 +530,8 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
   auto* before = prune->add_option("--before", f.before,
                                    "Only runs that began before this date, in UTC: 2026-11-03, or "
                                    "\"2026-11-03 14:05\"");
-  auto* keep = prune->add_option("--keep", f.keep, "Keep this many, the newest, of each job");
+  auto* keep = prune->add_option("--keep", f.keep, "Keep this many, the newest, of each job")
+                   ->check(IsCount());
   prune->add_flag("--dry-run", f.dry_run, "Remove nothing, and print what would go");
   prune->callback([=, &f, &chosen] {
     if (of_job->count() + before->count() + keep->count() == 0) {
@@ -558,6 +598,7 @@ int NoCommand(const CLI::App& app) {
 
 int Main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow: an error as others
   if (pipe2(stop_pipe, O_CLOEXEC | O_NONBLOCK) != 0) {
     std::cerr << "prdctl: no pipe: " << std::strerror(errno) << '\n';
     return 1;
@@ -592,6 +633,7 @@ int Main(int argc, char** argv) {
     sub->footer(sub->get_footer() + "Examples, exit codes: prdctl --help");
   }
   try {
+    RefuseEmptyWords(argc, argv);
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr &&

@@ -14,7 +14,10 @@ Result<std::int64_t> ParseDate(const std::string& text) {
   for (const char* format : {"%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%d"}) {
     std::tm parts{};
     const char* end = ::strptime(text.c_str(), format, &parts);
-    if (end != nullptr && *end == '\0') return std::int64_t{::timegm(&parts)} * kSecond;
+    if (end == nullptr || *end != '\0') continue;
+    std::tm day = parts;  // timegm makes 3 March of 31 February
+    const std::int64_t at = ::timegm(&day);
+    if (at >= 0 && day.tm_mday == parts.tm_mday) return at * kSecond;
   }
   return Status(Code::kInvalidArgument,
                 "found \"" + text +

@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -161,6 +162,15 @@ TEST_F(CliTest, ExitCodesAndMessages) {
   expect(FromFiles("groups --kind odd"), 2, "--kind");
   expect(FromFiles("groups --since 3x"), 2, "--since: found \"3x\", allowed is a time like 250ms");
   expect(FromFiles("groups --rank -3"), 2, "--rank");
+  expect(FromFiles("groups --last -1"), 2, "--last: found \"-1\", allowed is 0, 1, ...");
+  expect(FromFiles("group 18446744073709551616"), 2, "allowed is 0, 1, ...");
+  // What is left of an unset variable.
+  for (const char* empty : {"prune --before ''", "prune '' --dry-run", "prune --keep=", "''"}) {
+    expect(FromFiles(empty), 2, "found nothing in it, allowed is a word");
+  }
+  expect(FromFiles("prune --keep -1"), 2, "--keep: found \"-1\"");
+  expect(FromFiles("pause mnist --reason " + std::string(257, 'x')), 2, "found 257 bytes");
+  EXPECT_EQ(JsonFromFiles("jobs")["runs"].size(), 2u);
   expect(FromFiles("workers 7"), 3, "run: found \"7\", there are runs 1 to 2 of the jobs mnist");
   expect(FromFiles("explain 7"), 3, "rank: found 7");
   expect(FromFiles("explain minst"), 3, "run: found \"minst\"");
@@ -191,6 +201,29 @@ TEST_F(CliTest, ExportsToAFileThatIsWhole) {
   ASSERT_EQ(FromFiles("export --format trace -o " + file).code, 0);
   EXPECT_GT(json::parse(Read(file))["traceEvents"].size(), 50u);
   EXPECT_FALSE(std::ifstream(file + ".part").good());
+}
+
+TEST_F(CliTest, AnExportReplacesFilesAlone) {
+  namespace fs = std::filesystem;
+  const std::string file = *scratch_ / "linked.jsonl", link = *scratch_ / "link";
+  std::ofstream(file) << "old";
+  fs::create_symlink(file, link);
+  ASSERT_EQ(FromFiles("export -o " + link).code, 0);
+  EXPECT_TRUE(fs::is_symlink(link));
+  EXPECT_GT(fs::file_size(file), 1000u);
+  const std::string device = *scratch_ / "device";
+  fs::create_symlink("/dev/full", device);
+  const Done full = FromFiles("export -o " + device);
+  EXPECT_EQ(full.code, 1);
+  EXPECT_THAT(full.out, HasSubstr("cannot be written: No space left"));
+  EXPECT_TRUE(fs::is_character_file(device));
+  const std::string pipe = *scratch_ / "pipe", read = *scratch_ / "read";
+  ASSERT_EQ(Shell("mkfifo " + pipe).code, 0);
+  ASSERT_EQ(Shell("cat " + pipe + " > " + read + " & " + kProgram + "--state-dir " + State() +
+                  " export -o " + pipe + " && wait")
+                .code,
+            0);
+  EXPECT_EQ(Read(read), Read(file));
 }
 
 TEST_F(CliTest, DamageInTheHistoryIsExitCode5) {

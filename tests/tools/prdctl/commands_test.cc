@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <sstream>
+#include <utility>
 
 #include "tests/tools/prdctl/printed.h"
 #include "tests/tools/prdctl/story.h"
@@ -35,6 +36,62 @@ TEST(CommandsTest, FollowGoesOnUntilTheRunEnds) {
   }
   EXPECT_THAT(events,
               testing::ElementsAre("formed train", "ended train", "formed final", "ended final"));
+}
+
+// Its daemon is started again: what was asked of the one before has no answer.
+class RestartedSource final : public MemorySource {
+ public:
+  Result<std::vector<Record>> Read(RunId run, std::uint64_t from, std::uint32_t max_bytes,
+                                   std::uint32_t wait_ms) override {
+    if (wait_ms > 0 && !std::exchange(away, true)) {
+      return Status(Code::kUnavailable, "no daemon answers");
+    }
+    if (wait_ms == 0 && from >= 20) return std::vector<Record>();  // there so far
+    return MemorySource::Read(run, from, max_bytes, wait_ms);
+  }
+  Result<DaemonStatus> Daemon() override {
+    if (away && gone) return Status(Code::kUnavailable, "no daemon answers");
+    return DaemonStatus{};
+  }
+  bool gone = false;
+  bool away = false;
+};
+
+TEST(CommandsTest, FollowGoesOnWithADaemonThatWasStartedAgain) {
+  const auto records = MakeRun(1, PReduceSpec(2), {.step_ns = {10 * kMs, 11 * kMs}, .steps = 50});
+  const GroupsQuery query{.filter = {}, .since = std::nullopt, .last = 2, .follow = true};
+  for (const bool gone : {false, true}) {
+    RestartedSource source;
+    source.Add(InfoOf(records), records);
+    source.gone = gone;
+    std::ostringstream out;
+    EXPECT_EQ(ShowGroups(source, "", query, {.out = out, .json = true, .stop = nullptr}).code(),
+              gone ? Code::kUnavailable : Code::kOk);
+    EXPECT_EQ(out.str().find("\"kind\":\"final\"") != std::string::npos, !gone) << out.str();
+  }
+}
+
+class Operated final : public MemorySource {
+ public:
+  Result<std::string> Act(const prd::Act& act) override { return act.job; }
+};
+
+TEST(CommandsTest, AWordThatMeansTwoJobsMeansNone) {
+  Operated source;
+  source.Add({.run = 3, .job = "mnist", .ended = false}, {});
+  source.Add({.run = 4, .job = "3", .ended = false}, {});
+  source.Add({.run = 5, .job = "5", .ended = false}, {});
+  source.Add({.run = 6, .job = "7", .ended = true}, {});
+  source.Add({.run = 7, .job = "other", .ended = false}, {});
+  std::ostringstream out;
+  const Console console{.out = out, .json = false, .stop = nullptr};
+  const Status two = Operate(source, "3", {.verb = OperatorVerb::kPause}, console);
+  EXPECT_EQ(two.code(), Code::kInvalidArgument);
+  EXPECT_THAT(two.message(), HasSubstr("\"3\" is a run of job mnist, and the name of another job"));
+  for (const char* run : {"4", "5", "7", "mnist"}) {
+    EXPECT_TRUE(Operate(source, run, {.verb = OperatorVerb::kPause}, console).ok()) << run;
+  }
+  EXPECT_EQ(out.str(), "3\n5\nother\nmnist\n");
 }
 
 TEST(CommandsTest, JobsShowsTheNewestAndWhatGoesOn) {

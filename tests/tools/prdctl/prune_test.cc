@@ -49,7 +49,8 @@ TEST(Prune, DatesAreInUtc) {
   EXPECT_EQ(*ParseDate("1970-01-02"), kDay);
   EXPECT_EQ(*ParseDate("1970-01-02 01:02"), kDay + 3720 * kSecond);
   EXPECT_EQ(*ParseDate("1970-01-02 01:02:03"), kDay + 3723 * kSecond);
-  for (const char* wrong : {"", "yesterday", "1970-13-01", "1970-01-02 25:00", "1970-01-02 x"}) {
+  for (const char* wrong : {"", "yesterday", "1970-13-01", "1970-01-02 25:00", "1970-01-02 x",
+                            "26-11-29", "2026-02-31"}) {
     EXPECT_EQ(ParseDate(wrong).status().code(), Code::kInvalidArgument) << wrong;
   }
 }
