@@ -63,11 +63,13 @@ struct PReduceOptions {
     fields.Whole("max_wait_ms", &max_wait_ms, {0, 86'400'000, "ms", {0, 100}},
                  "How long the queue may wait for a full group before a smaller one, of two or "
                  "more, is formed. 0: for ever. For jobs whose workers all are slow now and then.");
-    fields.Flag("overlap", &overlap,
-                "true: a worker trains on while it waits for its group and while that reduces, and "
-                "adds what the average changed at its next step. Nobody waits for communication as "
-                "long as it is not slower than training; the price is what the library keeps, two "
-                "more copies of the parameters, and averages that are a step old.");
+    fields.Flag(
+        "overlap", &overlap,
+        "true: a worker trains on while it waits for its group and while that reduces, and "
+        "adds what the average changed at its next step. Nobody waits for communication as "
+        "long as it is not slower than training; the price is what the library keeps, one "
+        "more copy of the parameters (two where a group begins before the result of the one "
+        "before is added), and averages that are a step old.");
     fields.Whole("overlap_steps", &overlap_steps, {1, 1000, "steps", {1, 5}},
                  "With overlap: steps that a worker may be ahead of the one it has signalled; then "
                  "it waits. 1 is enough where a reduction is shorter than a step; more forgives "

@@ -65,10 +65,12 @@ struct PragueOptions {
     fields.Whole("workers_per_host", &workers_per_host, {0, 1'000'000, "workers", {0, 5}},
                  "Which workers share a host. 0: those that say so. n: ranks 0 to n-1, n to 2n-1, "
                  "...; for containers that hide their host, and to try a layout out.");
-    fields.Flag("overlap", &overlap,
-                "true: a worker trains on while its group waits and reduces, and adds what the "
-                "average changed at its next step. It keeps two more copies of the parameters, and "
-                "averages are a step or more old.");
+    fields.Flag(
+        "overlap", &overlap,
+        "true: a worker trains on while its group waits and reduces, and adds what the "
+        "average changed at its next step. It keeps one more copy of the parameters (two where "
+        "a group begins before the result of the one before is added), and averages are a "
+        "step or more old.");
     fields.Whole("overlap_steps", &overlap_steps, {1, 1000, "steps", {1, 5}},
                  "With overlap: steps that a worker may be ahead of the one that it has signalled; "
                  "then it waits. A group may have to wait for others that share a worker, hence "

@@ -38,8 +38,7 @@
 // Both mean the same under every engine, and go on over a lost connection and over a restart from a
 // checkpoint (Replica::trained). Schedules, epochs and the end of training go by them, not by
 // `iteration`, which is a position in the engine's own unit. When a running job is switched to
-// another engine, `steps` and progress() go on as ever; `iteration` goes on from where it was, and
-// counts what the new engine counts.
+// another engine, `steps` and progress() go on as ever, and `iteration` in the new one's unit.
 //
 // More, in prd's sources: worker/README.md has tables of what a step means under each engine, of
 // memory, and of errors with the state of the parameters. worker/device/README.md is about GPUs.
@@ -91,9 +90,9 @@ class PRD_EXPORT Session {
   Status SetGradients(std::vector<Tensor> gradients);
 
   // One training step: runs `apply`, and synchronises as the engine wants. Blocks until the engine
-  // lets this worker go on. A reduction that fails leaves the parameters as they were, and another
-  // one is tried. After kUnavailable the next Step goes on. The time between two Steps counts as
-  // computing: where the loop does something else for long, Pause.
+  // lets this worker go on. Another reduction is tried after one that fails (p-reduce and prague
+  // may have averaged some parameters by then). After kUnavailable the next Step goes on. The time
+  // between two Steps counts as computing: where the loop does something else for long, Pause.
   Result<StepResult> Step(StepInput input = {});
 
   // Whether the step being computed is better cut short: its result would not be used, or other
