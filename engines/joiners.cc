@@ -58,6 +58,11 @@ void Joiners::EndCopy(Rank rank, const Adopted& adopted) {
 // The worker could not copy the replica of `source`.
 void Joiners::Fail(Rank rank, Rank source) {
   const RunWorker& worker = run_.roster[rank];
+  const bool pauses = worker.stop_held == StopReason::kPause && !worker.outdated;
+  if (worker.state == WorkerState::kActive && pauses) {  // it copies when it resumes
+    ready_.Release(rank, ReadySlot::kForReplica);
+    return run_.run.TakeHeldStop(rank);
+  }
   const bool first = worker.failed_source == kNoRank;
   copies_.SetFailed(rank, source);
   const Rank other = copies_.SourceFor(rank, source);

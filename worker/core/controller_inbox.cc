@@ -245,6 +245,10 @@ bool ControllerInbox::AbortBeside(const Abort& abort, Actions* out) {
 
 void ControllerInbox::OnAdopt(const Adopt& adopt, Actions* out) {
   if (adopt.result != kNoGroup) return flow_.protocol().OnAdoptResult(adopt, out);
+  // Ordered before the controller had heard of the pause; the others do not wait for its end.
+  if (p_.standing.paused && !p_.standing.said_resume && !p_.call.lends()) {
+    return flow_.RefuseCopy("its training loop pauses", out);
+  }
   flow_.ExpectReplica(out);
   p_.work.Hold(adopt);
   flow_.BeginHeld(out);
