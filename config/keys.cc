@@ -126,7 +126,8 @@ Status CheckAccess(const DaemonConfig& config, const std::vector<Identity>& iden
         "admin", TomlText(config.admin),
         "ipc:///PATH without curve_secret_key_file: over tcp prdctl shows itself by a key");
   }
-  if (!config.admin.empty() && config.admin == config.listen) {
+  const bool any_port = config.admin.ends_with(":*");
+  if (!config.admin.empty() && !any_port && config.admin == config.listen) {
     return Wrong("admin", TomlText(config.admin), "another endpoint than that of `listen`");
   }
   for (const Identity& identity : identities) {

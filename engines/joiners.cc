@@ -58,10 +58,13 @@ void Joiners::EndCopy(Rank rank, const Adopted& adopted) {
 // The worker could not copy the replica of `source`.
 void Joiners::Fail(Rank rank, Rank source) {
   const RunWorker& worker = run_.roster[rank];
-  const bool pauses = worker.stop_held == StopReason::kPause && !worker.outdated;
-  if (worker.state == WorkerState::kActive && pauses) {  // it copies when it resumes
+  const bool pauses = worker.stop_held == StopReason::kPause;  // it copies when it resumes
+  if (pauses && worker.state == WorkerState::kActive && !worker.outdated) {
     ready_.Release(rank, ReadySlot::kForReplica);
     return run_.run.TakeHeldStop(rank);
+  }
+  if (pauses && worker.state == WorkerState::kAdopting) {
+    return run_.roster.SetState(rank, WorkerState::kJoining);
   }
   const bool first = worker.failed_source == kNoRank;
   copies_.SetFailed(rank, source);
@@ -140,6 +143,7 @@ void Joiners::Admit() {
     --left;
     const bool resumes = roster[rank].resumes;
     if (resumes && roster[rank].group != kNoGroup) continue;
+    if (roster[rank].stop_held == StopReason::kPause) continue;  // it refuses
     if (!shares_.MayJoin(rank)) continue;
     const Rank source = copies_.SourceFor(rank, roster[rank].failed_source);
     if (source == kNoRank && resumes) continue;  // its own replica may be the newest

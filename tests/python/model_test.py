@@ -287,7 +287,7 @@ class Model(unittest.TestCase):
             worker = attach(c, 0, model, torch.optim.SGD(model.parameters(), lr=0.01))
             with contextlib.redirect_stderr(io.StringIO()) as err:
                 train(model, worker.optimizer, draw(0, 30))
-            self.assertEqual(err.getvalue(), "")
+            self.assertNotIn("changed many times", err.getvalue())
             model[0].weight.data = model[0].weight.data.clone()
             with self.assertRaisesRegex(prd.FailedPrecondition, "0.weight was moved since attach"):
                 worker.finish()
