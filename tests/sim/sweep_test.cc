@@ -36,6 +36,13 @@ TEST(Sweep, SeedsOfAllFaultsOnAllEnginesAreClean) {
   EXPECT_GT(sweep.adoptions, 500u);
 }
 
+TEST(Sweep, EndsWhereItIsTold) {
+  int asked = 0;
+  const SweepResult sweep =
+      Sweep(FaultWorkloads(), {.first_seed = 1, .seeds = 100, .ends = [&] { return ++asked > 5; }});
+  EXPECT_EQ(sweep.seeds, 5u);
+}
+
 // Each of them once broke a law: workers that were removed and took a round all the same, shards
 // after a loss of history, a Hello that told of rounds in an inbox.
 TEST(Sweep, SeedsThatShowedMistakesAreClean) {

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <cstdio>
 
 #include "tools/sim/compare.h"
@@ -15,7 +16,6 @@ namespace prd::sim {
 namespace {
 
 constexpr int kError = 1;
-constexpr int kBroken = 3;
 
 int Fail(const Status& status) {
   std::fprintf(stderr, "prdsim: %s\n", status.message().c_str());
@@ -201,6 +201,16 @@ Result<std::optional<OneEngine>> Only(const CommandOptions& options) {
 
 }  // namespace
 
+bool Interrupted() {
+  static volatile std::sig_atomic_t interrupted = 0;
+  static const auto before = std::signal(SIGINT, [](int) {
+    interrupted = 1;
+    std::signal(SIGINT, SIG_DFL);
+  });
+  (void)before;
+  return interrupted != 0;
+}
+
 int RunSweep(const CommandOptions& options) {
   const Result<std::optional<OneEngine>> only = Only(options);
   if (!only.ok()) return Fail(only.status());
@@ -223,13 +233,15 @@ int RunSweep(const CommandOptions& options) {
                                               .only = *only,
                                               .twice = !options.once && !options.trace,
                                               .plane = options.plane,
+                                              .ends = Interrupted,
                                               .trace = Tracer(options.trace)});
   if (options.json) {
     Print(ToJson(options, sweep));
   } else {
     PrintSweep(options, sweep);
   }
-  return sweep.failures.empty() ? 0 : kBroken;
+  if (!sweep.failures.empty()) return kBroken;
+  return Interrupted() ? kInterrupted : 0;
 }
 
 // ---- compare, replay, papers ----

@@ -35,7 +35,13 @@ struct CommandOptions {
 };
 
 int RunOnce(const CommandOptions& options);
+// Exit codes.
+inline constexpr int kBroken = 3, kInterrupted = 130;
+
 int RunSweep(const CommandOptions& options);
+// From the first call on Ctrl-C only says that no further seed is run; a second one ends at once.
+// Whether it has been pressed.
+bool Interrupted();
 int RunCompare(const CommandOptions& options);
 int RunReplay(const CommandOptions& options);
 int RunMeshSweep(const CommandOptions& options);  // mesh_command.cc

@@ -46,7 +46,9 @@ int main(int argc, char** argv) {
   CLI::App app(
       "prdsim runs prd's own engines, controller and worker protocol in virtual time.\n"
       "A run follows from its workload file and its seed alone.\n"
-      "Exit codes: 0 ok, 1 error, 2 usage, 3 an invariant is broken.");
+      "Exit codes: 0 ok, 1 error, 2 usage, 3 an invariant is broken, 130 ended by Ctrl-C with what "
+      "it "
+      "had.");
   app.require_subcommand(1);
   app.failure_message(CLI::FailureMessage::help);
   app.footer(

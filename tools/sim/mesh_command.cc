@@ -15,8 +15,6 @@
 namespace prd::sim {
 namespace {
 
-constexpr int kBroken = 3;
-
 struct Failure {
   std::uint64_t seed = 0;
   MeshRunResult run;
@@ -49,7 +47,7 @@ int RunMeshSweep(const CommandOptions& options) {
   std::vector<Failure> failures;
   std::map<std::string, std::uint64_t> sums;
   const auto work = [&] {
-    while (!stop) {
+    while (!stop && !Interrupted()) {
       const std::uint64_t place = next.fetch_add(1);
       if (place >= options.seeds) return;
       const std::uint64_t seed = options.seed + place;
@@ -115,7 +113,8 @@ int RunMeshSweep(const CommandOptions& options) {
                   failure.run.what.c_str(), seed, failure.run.setting.c_str(), seed);
     }
   }
-  return failures.empty() ? 0 : kBroken;
+  if (!failures.empty()) return kBroken;
+  return Interrupted() ? kInterrupted : 0;
 }
 
 }  // namespace prd::sim

@@ -77,7 +77,7 @@ SweepResult Sweep(const std::vector<Workload>& workloads, const SweepOptions& op
   std::atomic<std::uint64_t> failed{0};
   const auto before = std::signal(SIGABRT, SayLastWords);
   const auto work = [&] {
-    while (failed.load() < options.stop_after) {
+    while (failed.load() < options.stop_after && !(options.ends && options.ends())) {
       const std::uint64_t place = next.fetch_add(1);
       if (place >= options.seeds) return;
       SweepFailure run = RunSeed(workloads, options, options.first_seed + place);

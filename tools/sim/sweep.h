@@ -26,6 +26,7 @@ struct SweepOptions {
   bool twice = true;
   MakePlane plane = {};                           // as RunOptions'
   std::uint64_t stop_after = 1;                   // failing seeds
+  std::function<bool()> ends;                     // true: no further seed
   std::function<void(const std::string&)> trace;  // as RunOptions'; for one seed on one thread
 };
 
