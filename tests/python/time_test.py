@@ -467,6 +467,24 @@ class Time(unittest.TestCase):
                 self.assertEqual(worker.trained, (70, 700))
                 worker.finish()
 
+    def test_epochs_that_are_over_count_without_a_step(self):
+        """A worker is late, and makes a step of four batches: of an epoch that is over it has one batch, and no step."""
+        with place.Cluster(place.job("all-reduce", 1)) as c:
+            model, optimizer = make()
+            worker = attach(c, 0, model, optimizer, samples=10)
+            loader, made = worker.shard(data()), []
+            for _ in range(36):  # as others would
+                step(model, optimizer, slow=0)
+            for _ in range(4):
+                made.append(0)
+                for _ in loader:
+                    made[-1] += 1
+                    if made[-1] % 4 == 0:
+                        step(model, optimizer, slow=0)
+            self.assertEqual(made[:3], [1, 1, 1])
+            self.assertGreater(made[3], 4)
+            worker.finish()
+
     def test_loaders_beside_each_other(self):
         """Batches of both are in one step; and one that is for evaluation does not count."""
         with place.Cluster(place.job("all-reduce", 1)) as c:

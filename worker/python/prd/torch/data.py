@@ -57,8 +57,8 @@ class ShardedLoader:
 
     The k-th pass of a worker ends with the k-th epoch of the job since the job's start, or since its checkpoint, and has one
     batch at least: that is all of a pass whose epoch is over before. What a pass does not take of the prefetched batches,
-    the next one does. A pass in which no step was made was for something else than training, and does not count; nor does
-    what it drew. The passes of another loader begin where those of the one before it have ended.
+    the next one does. A pass in which this worker made no step, and whose epoch is not over, was for something else than
+    training: it does not count, nor does what it drew. The passes of another loader begin where those of the one before it have ended.
     """
 
     def __init__(self, worker, loader, parts, samples, divided):
@@ -123,10 +123,10 @@ class ShardedLoader:
         if not self.samples:
             return self._counted(self._of_stream(), None)
         worker, own = self._worker, self._worker.session.progress.own_steps
-        trained = self._of_pass != own
-        if not trained or worker._counts is not self:
+        again = self._of_pass == own and worker._job_samples() < self._base + self._passes * self.samples
+        if again or worker._counts is not self:
             worker._pending = 0
-        self._passes += trained
+        self._passes += not again
         self._of_pass = own
         return self._counted(self._endless(), self._base + self._passes * self.samples)
 
