@@ -62,6 +62,15 @@ class Run(unittest.TestCase):
         return subprocess.Popen([sys.executable, "-m", "prd.run", *arguments, str(script), *script_arguments], env=self.environment,
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
+    def two_that_wait(self):
+        program, waiting = self.start(WAITS, "-n", "2", "--engine", "p-reduce"), set()
+        while len(waiting) < 2:
+            line = program.stdout.readline()
+            self.assertTrue(line, "both are to wait")
+            if "waits" in line:
+                waiting.add(line)
+        return program
+
     def end(self, program, code=0):
         out, err = program.communicate(timeout=90)
         self.assertEqual(program.returncode, code, out + err)
@@ -93,17 +102,18 @@ class Run(unittest.TestCase):
         self.assertEqual(len(re.findall(r"\] model", out)), 2, out)
 
     def test_an_interrupt_reaches_each_worker_once(self):
-        program = self.start(WAITS, "-n", "2", "--engine", "p-reduce")
-        waiting = set()
-        while len(waiting) < 2:
-            line = program.stdout.readline()
-            self.assertTrue(line, "both are to wait")
-            if "waits" in line:
-                waiting.add(line)
+        program = self.two_that_wait()
         program.send_signal(signal.SIGINT)
         lines = [line.strip() for line in program.stdout]
         self.end(program)
         self.assertEqual(sorted(line for line in lines if "interrupted" in line), ["[0] interrupted", "[1] interrupted"])
+
+    def test_a_hangup_ends_the_job(self):
+        """Of a terminal that is closed: workers leave, and no folder stays."""
+        program = self.two_that_wait()
+        program.send_signal(signal.SIGHUP)
+        self.end(program, code=1)
+        self.assertEqual(list(self.folder.glob("prd-run-*")), [])
 
     def test_what_is_wrong_is_said(self):
         def wrong(*arguments):

@@ -9,6 +9,7 @@ import select
 import shlex
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -36,7 +37,8 @@ dies leaves the others alone. Without PRD_CONTROLLER a daemon of this job's own 
 with the last worker; the first line on stderr says how prdctl asks it. Its config has JOB, and JOB/* for scripts with several jobs.
 
 Signals: SIGINT and SIGTERM are passed to all workers once; a second one kills them. On SIGTERM workers leave the job after the
-step they are in, unless they have a handler of their own, and end with 143.
+step they are in, unless they have a handler of their own, and end with 143. SIGHUP, of a terminal that is closed, is as SIGTERM;
+under nohup they train on.
 
 Exit codes: 0 every worker ended with 0, in the end; 1 one did not; 2 wrong usage or config.
 """
@@ -331,6 +333,15 @@ def _prdctl(daemon):
     return beside if "/" in beside and os.path.exists(beside) else "prdctl"
 
 
+def _leave_terminal():
+    """It is closed, and whoever writes to it gets an error: nobody reads what is said from here on."""
+    null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    for stream in (1, 2):
+        if stat.S_ISCHR(os.fstat(stream).st_mode):
+            os.dup2(null, stream)
+    os.close(null)
+
+
 def main(arguments=None):
     """Starts the workers, and waits for them. Returns the exit code."""
     args = parse(arguments)
@@ -340,6 +351,8 @@ def main(arguments=None):
     signal.set_wakeup_fd(waking, warn_on_full_buffer=False)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: came.append(number))
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # not under nohup
+        signal.signal(signal.SIGHUP, lambda *_: (_leave_terminal(), came.append(signal.SIGTERM)))
     signal.signal(signal.SIGCHLD, lambda *_: None)
     daemon = None
     try:
