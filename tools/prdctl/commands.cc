@@ -438,14 +438,10 @@ Status Operate(HistorySource& source, const std::string& run, const OperatorActe
                const Console& console) {
   Act act{.job = {}, .what = what};
   if (!run.empty()) {
-    const Result<RunInfo> info = FindRun(source, run);
-    if (!info.ok()) return info.status();
-    if (info->ended) {
-      return Status(Code::kNotFound, "run " + std::to_string(info->run) + " of job " + info->job +
-                                         " has ended: " + info->end);
-    }
     const Result<std::vector<RunInfo>> runs = source.Runs();
     if (!runs.ok()) return runs.status();
+    const Result<RunInfo> info = FindRunIn(*runs, run);
+    if (!info.ok()) return info.status();
     const bool two = info->job != run && std::any_of(runs->begin(), runs->end(), [&](auto& other) {
                        return !other.ended && other.job == run;
                      });
@@ -454,6 +450,10 @@ Status Operate(HistorySource& source, const std::string& run, const OperatorActe
                     "\"" + run + "\" is a run of job " + info->job +
                         ", and the name of another job: give the number of that job's run, or the "
                         "name of this run's job (prdctl jobs)");
+    }
+    if (info->ended) {
+      return Status(Code::kNotFound, "run " + std::to_string(info->run) + " of job " + info->job +
+                                         " has ended: " + info->end);
     }
     act.job = info->job;
   }

@@ -75,24 +75,26 @@ Result<HistorySource::RecentRuns> HistorySource::Recent(std::size_t most) {
 }
 
 Result<RunInfo> FindRun(HistorySource& source, const std::string& words) {
-  Result<std::vector<RunInfo>> runs = source.Runs();
-  if (!runs.ok()) return runs.status();
-  if (runs->empty()) {
+  const Result<std::vector<RunInfo>> runs = source.Runs();
+  return runs.ok() ? FindRunIn(*runs, words) : runs.status();
+}
+
+Result<RunInfo> FindRunIn(const std::vector<RunInfo>& runs, const std::string& words) {
+  if (runs.empty()) {
     return Status(Code::kNotFound, "the history holds no run: no worker has joined yet");
   }
-  if (words.empty()) return runs->back();
+  if (words.empty()) return runs.back();
   RunId id = kNoRun;
   const bool number = IsNumber(words, &id);
-  for (const RunInfo& run : *runs) {
+  for (const RunInfo& run : runs) {
     if (number && run.run == id) return run;
   }
-  const auto newest = std::find_if(runs->rbegin(), runs->rend(),
+  const auto newest = std::find_if(runs.rbegin(), runs.rend(),
                                    [&](const RunInfo& run) { return run.job == words; });
-  if (newest != runs->rend()) return *newest;
-  return Status(Code::kNotFound, "run: found \"" + words + "\", there are runs " +
-                                     std::to_string(runs->front().run) + " to " +
-                                     std::to_string(runs->back().run) + " of the jobs " +
-                                     JobNames(*runs));
+  if (newest != runs.rend()) return *newest;
+  return Status(Code::kNotFound,
+                "run: found \"" + words + "\", there are runs " + std::to_string(runs.front().run) +
+                    " to " + std::to_string(runs.back().run) + " of the jobs " + JobNames(runs));
 }
 
 std::vector<RunInfo> RunsInTurn(const std::vector<RunInfo>& runs, const RunInfo& run) {

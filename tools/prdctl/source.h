@@ -62,6 +62,7 @@ Status ForEachRecord(HistorySource& source, RunId run, std::uint64_t from,
 // The run that a person means: a run's number, a job's name (its newest run), or empty for the
 // newest of all. kNotFound says which there are.
 Result<RunInfo> FindRun(HistorySource& source, const std::string& words);
+Result<RunInfo> FindRunIn(const std::vector<RunInfo>& runs, const std::string& words);
 
 // The runs through which a job has gone by live switches, one after the other, oldest first: those
 // that lead to `run` and those that it leads to, as far as they are in `runs`.
