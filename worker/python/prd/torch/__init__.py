@@ -428,6 +428,12 @@ class Worker(JobTime):
                 "the optimizer's state was replaced since attach (optimizer.load_state_dict?): attach comes after loading"
             )
 
+    def _counts_batches_of(self, loader):
+        """Of several loaders whose batches are in one step, the first one says how many samples it has."""
+        if not self._pending:
+            self._counts = loader
+        return self._counts is loader
+
     def _changes(self):
         return sum(p._version for p in self._parameters)
 

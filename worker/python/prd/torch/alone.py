@@ -196,9 +196,7 @@ class PlainLoader:
             if worker.progress.done:
                 return
             of = self._samples_of
-            if not worker._pending:
-                worker._counts = self  # of several loaders in a step, the first one
-            if worker._counts is self:
+            if worker._counts_batches_of(self):
                 worker._pending += batch_samples(batch) if of is None else of(batch) if callable(of) else of
             yield batch
 

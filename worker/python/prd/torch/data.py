@@ -212,13 +212,12 @@ class ShardedLoader:
                 return
             made += 1
             if known is None:
-                if not worker._pending:
-                    worker._counts = self  # of several loaders in a step, the first one
-                if worker._counts is self:
+                if worker._counts_batches_of(self):
                     worker._pending += self._in_batch(batch, None)
             else:
                 if worker._pending:
-                    again, own = again + 1 if own == worker.session.progress.own_steps else 1, worker.session.progress.own_steps
+                    now = worker.session.progress.own_steps
+                    again, own = again + 1 if own == now else 1, now
                     if end is not None and again >= len(self):
                         return  # an epoch's batches: the pass is for something else
                     worker._say_once("again", "a batch was taken, and no step made: the next one has the same samples, which the job's step "
