@@ -84,7 +84,10 @@ StepShares::Piece StepShares::Ahead(Iteration iteration, int ahead) const {
 
 StepShares::Taken StepShares::Take(Iteration step, bool discard, Ready* ready) {
   Taken taken{.samples = ready->samples};
-  if (batch_ == 0) return taken;
+  // A run without a batch: the step is whole with this pass. What was computed of it in a run that
+  // had one is in its gradient, too.
+  const bool begun = batch_ == 0 && open_ && step_ == step;
+  if (batch_ == 0 && !begun) return taken;
   ++version_;
   if (discard) {
     open_ = open_ && step_ == step;  // a step that was whole before has been counted still
