@@ -104,9 +104,8 @@ class ShardKeeper {
 
   void OnTime(Instant now, Actions* out);
   std::optional<Instant> NextDeadline() const;
-  // Pulls on their way, for tests: of updates, of states.
+  // Pulls of updates on their way, for tests.
   std::size_t deltas_under_way() const { return deltas_.under_way(); }
-  std::size_t states_under_way() const { return states_.under_way(); }
 
  private:
   // The newest update of a worker in a shard.

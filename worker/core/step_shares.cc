@@ -35,10 +35,14 @@ void StepShares::Set(const SetShare& share) {
   while (shares_.size() > kMostPlanned) shares_.pop_front();
 }
 
-void StepShares::Forget() {
+void StepShares::ForgetTold() {
   ++version_;
   shares_.clear();
   more_.clear();
+}
+
+void StepShares::Forget() {
+  ForgetTold();
   open_ = false;
 }
 

@@ -25,7 +25,9 @@ class StepShares {
   // ---- from the controller ----
   void OnWelcome(const Welcome& welcome);
   void Set(const SetShare& share);
-  // A new incarnation begins: what was told is void.
+  // The worker comes back from a pause. Others have had its share meanwhile: it is told again.
+  void ForgetTold();
+  // A new incarnation begins: the same, and what it has computed of a step.
   void Forget();
 
   // ---- a step ----
