@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
-#include <map>
 #include <unordered_set>
 
 #include "common/io/clock.h"
@@ -20,43 +18,33 @@ namespace {
 constexpr DurationNs kHousekeeping = 500 * kMillisecond;
 // What changes without a turn, for the metrics.
 constexpr DurationNs kRefresh = 10 * kSecond;
-constexpr DurationNs kFirstStartWait = 5 * kSecond;
-constexpr DurationNs kLongestStartWait = 300 * kSecond;
-constexpr std::size_t kStartLines = 20;  // about starts, at once
-constexpr DurationNs kFirstPause = 50 * kMillisecond;
-constexpr DurationNs kLongestPause = kSecond;
 constexpr DurationNs kDrainTimeout = 2 * kSecond;
 constexpr std::size_t kSpareRoutes = 4096;
 constexpr std::size_t kTrimAtOnce = 64;  // runs
-// An ephemeral prd's job: for its workers to come back after a failure, or to hear that it is over.
-constexpr DurationNs kComeBack = 30 * kSecond;
-constexpr DurationNs kLastWords = 10 * kSecond;
 
 }  // namespace
 
 Instant Daemon::Now() const { return {MonotonicNs() + clock_offset_}; }
 
 bool Daemon::Run() {
-  while (!stopping_ && !failed_) {
+  while (!stopping_ && !writer_->failed()) {
     const Instant now = Now();
     Turn(now);
     Serve(now);
     if (metrics_ != nullptr) metrics_->Alive();
     Housekeep(now);
-    if (ends_with_job_ && JobIsOver(now)) break;
+    if (job_end_ && JobIsOver(now)) break;
     Wait(Now());
   }
-  if (!failed_) Drain();
-  return !failed_;
+  if (!writer_->failed()) Drain();
+  return !writer_->failed();
 }
 
 // ---- one turn ----
 
 void Daemon::Turn(Instant now) {
-  if (stalled_since_) {
-    if (now < retry_at_ || !Flush(now)) return;
-  }
-  if (revoking_) EvictRevoked(now);
+  if (writer_->stalled() && (now < writer_->retry_at() || !Flush(now))) return;
+  if (revocation_->due()) revocation_->Evict(now, ThisReload());
   TakeMessages(now, true);
   controller_->Tick(now);
   if (controller_->pending()) Flush(now);
@@ -77,39 +65,8 @@ void Daemon::TakeMessages(Instant now, bool hellos) {
 
 // False while the history cannot be written.
 bool Daemon::Flush(Instant now) {
-  const std::int64_t begin = MonotonicNs();
-  const Status status = controller_->Flush();
   turned_ = true;
-  if (status.ok()) {
-    flushes_.Observe(static_cast<double>(MonotonicNs() - begin) / static_cast<double>(kSecond));
-    if (!stalled_since_) return true;
-    if (metrics_ != nullptr) metrics_->SetUnready("");
-    spdlog::warn("recording again after {} ms; nothing was lost",
-                 (now - *stalled_since_) / kMillisecond);
-    stalled_since_.reset();
-    return true;
-  }
-  ++history_errors_;
-  if (history_->broken()) {
-    spdlog::critical(
-        "{}. prd ends here; when it is started again (systemd does so) it goes on from what is "
-        "recorded, and workers send the rest again",
-        status.message());
-    failed_ = true;
-    return false;
-  }
-  if (!stalled_since_) {
-    if (metrics_ != nullptr) metrics_->SetUnready(status.message());
-    spdlog::error(
-        "{}. Until that works again nothing is decided or announced; workers wait, and nothing is "
-        "lost",
-        status.message());
-    stalled_since_ = now;
-    retry_pause_ = kFirstPause;
-  }
-  retry_at_ = now + retry_pause_;
-  retry_pause_ = std::min(2 * retry_pause_, kLongestPause);
-  return false;
+  return writer_->Flush(now);
 }
 
 // Asking a socket costs a system call, so those that others seldom use are asked when their
@@ -132,12 +89,9 @@ void Daemon::Wait(Instant now) {
   const auto consider = [&until](std::optional<Instant> at) {
     if (at && *at < until) until = *at;
   };
-  if (stalled_since_) {
-    consider(retry_at_);
-  } else {
-    consider(controller_->NextDeadline());
-  }
-  consider(ends_at_);
+  const bool stalled = writer_->stalled();
+  consider(stalled ? writer_->retry_at() : controller_->NextDeadline());
+  if (job_end_) consider(job_end_->at());
   consider(watchdog_at_);
   if (turned_) consider(housekeep_at_);
   if (metrics_ != nullptr) consider(refresh_at_);
@@ -146,7 +100,7 @@ void Daemon::Wait(Instant now) {
   const auto timeout_ms = static_cast<int>((left + kMillisecond - 1) / kMillisecond);
 
   const bool waits =
-      !requests_ && !arrivals_ && (stalled_since_ || !HasMessage(workers_->listener().socket()));
+      !requests_ && !arrivals_ && (stalled || !HasMessage(workers_->listener().socket()));
   std::array<pollfd, 5> items{};
   std::size_t count = 0;
   const auto add = [&](int fd) -> const pollfd& {
@@ -156,7 +110,7 @@ void Daemon::Wait(Instant now) {
   const pollfd& signals = add(signals_);
   const pollfd& admin = add(admin_->descriptor());
   const pollfd& zap = add(zap_->socket().get(zmq::sockopt::fd));
-  if (!stalled_since_) {
+  if (!stalled) {
     add(workers_->listener().socket().get(zmq::sockopt::fd));
     add(workers_->listener().guard().ended());
   }
@@ -190,13 +144,13 @@ void Daemon::Housekeep(Instant now) {
   const std::string status =
       "STATUS=" + std::to_string(controller_->runs().size()) + " jobs, " + std::to_string(workers) +
       " workers, listening on " + workers_->listener().endpoint() +
-      (stalled_since_ ? "; the history cannot be written, see the log" : "") +
+      (writer_->stalled() ? "; the history cannot be written, see the log" : "") +
       (reload_refused_ ? "; the last reload was refused, see the log" : "");
   if (status != told_status_) notifier_.Send(status);
   told_status_ = status;
   TrimHistory();
-  TellStarts(now);
-  TellConnections();
+  notices_.TellStarts(now, *controller_);
+  notices_.TellConnections(Connections());
   recorder_->TellLeftOut(now);
   if (metrics_ != nullptr) PublishMetrics(now);
 }
@@ -207,14 +161,7 @@ void Daemon::TrimHistory() {
   const std::uint64_t before = times();
   history_->Trim(kTrimAtOnce);
   turned_ = turned_ || times() > before;  // there may be more
-  std::uint64_t skipped = 0;
-  if (times() == told_trimmed_ || !trimmed_log_.Allow(MonotonicNs(), &skipped)) return;
-  const RocksHistory::Trimmed& trimmed = history_->trimmed();
-  spdlog::info(
-      "removed from the history since the start: {} ended runs, and {} times the older records of "
-      "a run that goes on; the last was {}",
-      trimmed.runs, trimmed.running, trimmed.last);
-  told_trimmed_ = times();
+  notices_.TellTrimmed(history_->trimmed());
 }
 
 void Daemon::PublishMetrics(Instant now) {
@@ -233,87 +180,27 @@ void Daemon::PublishMetrics(Instant now) {
   page.Add("start_time_seconds", {}, number(started_wall_ns_) / number(kSecond));
   page.Add("jobs", {}, number(controller_->runs().size()));
   page.Add("workers", {}, number(Workers()));
-  page.Add("jobs_waiting_for_start", {}, number(start_waits_.size()));
+  page.Add("jobs_waiting_for_start", {}, number(notices_.runs_that_wait()));
   page.Add("history_bytes", {}, number(disk_.bytes));
   page.Add("history_free_bytes", {}, number(disk_.free));
   page.Add("history_runs", {}, number(history_->retention().total().ended));
   for (const auto& [owner, use] : history_->retention().Owners()) {
     page.Add("history_identity_bytes", {{"identity", owner}}, number(use.bytes));
   }
-  page.Add("history_stalled", {}, stalled_since_ ? 1 : 0);
-  page.Add("flush_seconds", {}, flushes_);
+  page.Add("history_stalled", {}, writer_->stalled() ? 1 : 0);
+  page.Add("flush_seconds", {}, writer_->seconds());
   meters_->Write(now, WallNs(), controller_->runs(), &page);
   metrics_->Publish(std::move(page));
 }
 
-// Workers that are lost may come back, to a new run.
 bool Daemon::JobIsOver(Instant now) {
   if (!controller_->runs().empty()) {
-    had_job_ = true;
-    ends_at_.reset();
+    job_end_->Goes();
     return false;
   }
-  if (!had_job_ || stalled_since_) return false;
-  if (!ends_at_) {
-    const std::vector<RunInfo> newest = history_->ListRuns(std::numeric_limits<RunId>::max(), 1);
-    job_finished_ = !newest.empty() && newest.front().finished;
-    ends_at_ = now + (job_finished_ ? kLastWords : kComeBack);
-  }
-  // To close a connection on which something has not been read may take its last words away.
-  const bool heard = job_finished_ && Connections().open == 0;
-  if (now < *ends_at_ && !heard) return false;
+  if (writer_->stalled() || !job_end_->IsOver(now, *history_, Connections().open)) return false;
   spdlog::info("the job is over");
   return true;
-}
-
-void Daemon::TellStarts(Instant now) {
-  std::map<RunId, StartWait> waits;
-  std::size_t said = 0;
-  for (const auto& [id, run] : controller_->runs()) {
-    const std::string why = run->StartWaits(now);
-    if (why.empty()) continue;
-    const auto known = start_waits_.find(id);
-    StartWait& wait = waits[id] = known != start_waits_.end()
-                                      ? known->second
-                                      : StartWait{now + kFirstStartWait, kFirstStartWait};
-    if (now < wait.at) continue;
-    if (++said <= kStartLines) {
-      spdlog::warn("run {} of job {}: {}", id, run->spec().name, why);
-    }
-    wait.pause = std::min(2 * wait.pause, kLongestStartWait);
-    wait.at = now + wait.pause;
-  }
-  if (said > kStartLines) {
-    spdlog::warn("and {} more runs wait for their common start (prdctl jobs)", said - kStartLines);
-  }
-  start_waits_ = std::move(waits);
-}
-
-void Daemon::TellConnections() {
-  const ConnectionGuard::Counters now = Connections();
-  const ConnectionGuard::Counters told = told_connections_;
-  std::uint64_t skipped = 0;
-  if ((now.refused == told.refused && now.cut == told.cut && now.rushes == told.rushes) ||
-      !connections_log_.Allow(MonotonicNs(), &skipped)) {
-    return;
-  }
-  spdlog::warn(
-      "ended {} connections that were too many, in all or from one host, or of users whom no "
-      "identity names, and {} that brought too much before it was read; {} are open{}",
-      now.refused - told.refused, now.cut - told.cut, now.open,
-      now.rushes == told.rushes ? ""
-                                : "; they come too fast, and hosts that make many have to wait");
-  told_connections_ = now;
-}
-
-// One line per kind of error and ten seconds: a worker that comes again and again hides no other
-// mistake.
-void Daemon::TellRefused(const std::string& job, const HelloRefused& refused) {
-  std::uint64_t skipped = 0;
-  LogLimit& limit = refused_log_.try_emplace(refused.code, 10 * kSecond).first->second;
-  if (!limit.Allow(MonotonicNs(), &skipped)) return;
-  spdlog::warn("job {}: {} {} ({} more since the last such line)", job, RefusedWorker(refused),
-               refused.reason, skipped);
 }
 
 // Takes what has already come, but no new workers; then goes. Workers train on, and find the next
@@ -322,9 +209,9 @@ void Daemon::Drain() {
   notifier_.Stopping();
   if (metrics_ != nullptr) metrics_->SetUnready("stopping");
   const Instant until = Now() + kDrainTimeout;
-  bool flushed = !stalled_since_ || Flush(Now());
+  bool flushed = !writer_->stalled() || Flush(Now());
   if (flushed) TakeMessages(Now(), false);
-  while (flushed = Flush(Now()), !flushed && !failed_ && Now() < until) {
+  while (flushed = Flush(Now()), !flushed && !writer_->failed() && Now() < until) {
     // Nothing else is left to do while the disk gets another moment.
     (void)::zmq_poll(nullptr, 0, 50);
   }
@@ -392,7 +279,7 @@ std::vector<std::pair<std::string, std::uint64_t>> Daemon::Counters() const {
           {"gradients_lost", decided.gradients_lost},
           {"snapshots", recorder_->snapshots()},
           {"history_runs_removed", history_->trimmed().runs},
-          {"history_errors", history_errors_}};
+          {"history_errors", writer_->errors()}};
 }
 
 AdminReply Daemon::AnswerHere(Instant now, const Rights& rights, const AdminRequest& request) {
@@ -422,7 +309,7 @@ Result<std::string> Daemon::Remove(const Rights& rights, const Prune& prune) {
 // An operator's word counts once it is recorded.
 Result<std::string> Daemon::ActOn(Instant now, const Rights& rights, const Act& act) {
   const Status unwritten(Code::kUnavailable, "the history cannot be written now (see the log)");
-  if (stalled_since_) return unwritten;
+  if (writer_->stalled()) return unwritten;
   Result<std::string> done = Operate(now, rights, act, controller_.get());
   if (!done.ok() || Flush(now)) return done;
   return Status(unwritten.code(), unwritten.message() + "; it is done once that works again");

@@ -8,7 +8,6 @@
 #define PRD_SERVER_DAEMON_H_
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,10 +24,14 @@
 #include "server/gate.h"
 #include "server/history/disk_use.h"
 #include "server/history/rocks_history.h"
+#include "server/history_writer.h"
+#include "server/job_end.h"
 #include "server/job_meters.h"
 #include "server/metrics.h"
+#include "server/notices.h"
 #include "server/notify.h"
 #include "server/recorder.h"
+#include "server/revocation.h"
 #include "server/worker_socket.h"
 #include "server/zap.h"
 
@@ -47,9 +50,8 @@ class Daemon {
   // Until SIGTERM or SIGINT: true. False: the history failed.
   bool Run();
 
-  // From now on Run ends by itself, too: once workers have finished all runs that there were, or
-  // have been gone for 30 s.
-  void EndWithItsJob() { ends_with_job_ = true; }
+  // From now on Run ends by itself, too: once its job is over (job_end.h).
+  void EndWithItsJob() { job_end_.emplace(); }
 
   // Where workers connect.
   const std::string& endpoint() const { return workers_->listener().endpoint(); }
@@ -65,8 +67,7 @@ class Daemon {
   void ReadSignals();
   void Reload();
   void SwitchLive(const Config& before);
-  std::string WhyRevoked(const prd::Run& run, const RunWorker& worker) const;
-  void EvictRevoked(Instant now);
+  std::string ThisReload() const;
   void Turn(Instant now);
   void TakeMessages(Instant now, bool hellos);
   void Serve(Instant now);
@@ -74,12 +75,9 @@ class Daemon {
   void Housekeep(Instant now);
   void TrimHistory();
   void PublishMetrics(Instant now);
-  void TellStarts(Instant now);
   bool JobIsOver(Instant now);
-  void TellConnections();
   void Drain();
 
-  Result<JobSpec> FindSpec(const std::string& job) const;
   std::size_t Workers() const;
   ConnectionGuard::Counters Connections() const;
   // Without the groups that were formed: Prometheus has these by engine.
@@ -88,8 +86,6 @@ class Daemon {
   AdminReply AnswerHere(Instant now, const Rights& rights, const AdminRequest& request);
   Result<std::string> ActOn(Instant now, const Rights& rights, const Act& act);
   Result<std::string> Remove(const Rights& rights, const Prune& prune);
-  // A worker that belongs to no run was refused.
-  void TellRefused(const std::string& job, const HelloRefused& refused);
 
   Config config_;
   Notifier notifier_;
@@ -111,44 +107,21 @@ class Daemon {
   std::unique_ptr<JobMeters> meters_;  // the same
   std::unique_ptr<Controller> controller_;
   std::unique_ptr<Gate> gate_;
+  std::unique_ptr<HistoryWriter> writer_;
+  std::unique_ptr<Revocation> revocation_;
+  std::optional<JobEnd> job_end_;  // of an ephemeral prd
+  Notices notices_;
 
-  bool ends_with_job_ = false;
-  bool had_job_ = false;
-  std::optional<Instant> ends_at_;  // there is no run any more
-  bool job_finished_ = false;       // its workers did not just go away
   bool stopping_ = false;
-  bool failed_ = false;
   bool turned_ = false;   // something happened since the last housekeeping
   bool requests_ = true;  // something may wait for this thread's answer to prdctl
   bool arrivals_ = true;  // the same on the ZAP handler's socket
   Instant housekeep_at_;
   Instant refresh_at_;  // of the metrics, at the latest
-  Distribution flushes_;
   DiskUse disk_;
   std::optional<Instant> watchdog_at_;
   bool reload_refused_ = false;  // the last one
-  bool revoking_ = false;        // some who are here may have lost their rights
   std::string told_status_;
-
-  // While the history cannot be written:
-  std::optional<Instant> stalled_since_;
-  // Runs that wait for their common start: when the log says so next, and how long after that
-  // again.
-  struct StartWait {
-    Instant at;
-    DurationNs pause = 0;
-  };
-  std::map<RunId, StartWait> start_waits_;
-  Instant retry_at_;
-  DurationNs retry_pause_ = 0;
-  std::uint64_t history_errors_ = 0;
-
-  LogLimit trimmed_log_{60 * kSecond};
-  std::uint64_t told_trimmed_ = 0;
-  LogLimit connections_log_{60 * kSecond};
-  ConnectionGuard::Counters told_connections_;
-  // Refusals of workers that belong to no run, by kind of error.
-  std::map<Code, LogLimit> refused_log_;
 
   WorkerEnvelope envelope_;  // kept for its memory
 };

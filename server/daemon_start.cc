@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <map>
 #include <optional>
 #include <sstream>
 #include <utility>
@@ -79,12 +78,6 @@ history::Bounds BoundsOf(const Config& config) {
   return bounds;
 }
 
-const std::vector<double>& FlushBounds() {
-  static const std::vector<double> bounds = {1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3,
-                                             1e-2, 3e-2, 0.1,  0.3,  1};
-  return bounds;
-}
-
 // The keys of [daemon] that a reload cannot change, where they differ.
 std::string NeedRestart(const DaemonConfig& running, const DaemonConfig& wanted) {
   std::string keys;
@@ -112,8 +105,7 @@ Daemon::Daemon(Config config, Notifier notifier, int signals)
       notifier_(std::move(notifier)),
       signals_(signals),
       started_ns_(MonotonicNs()),
-      started_wall_ns_(WallNs()),
-      flushes_(FlushBounds()) {}
+      started_wall_ns_(WallNs()) {}
 
 Daemon::~Daemon() = default;
 
@@ -214,7 +206,7 @@ Status Daemon::Recover() {
           .random = RandomBits,
           .spec_of = JobSpecFromToml,
           .refused = [this](const std::string& job,
-                            const HelloRefused& refused) { TellRefused(job, refused); },
+                            const HelloRefused& refused) { notices_.TellRefused(job, refused); },
           .over_ack_limit =
               [](const prd::Run& run, Rank rank) {
                 spdlog::warn(
@@ -225,9 +217,11 @@ Status Daemon::Recover() {
       [this](const std::string& job) { return FindJob(config_, job); }, recorder_.get(),
       workers_.get());
   gate_ = std::make_unique<Gate>(access_.get(), controller_.get(), &audit_);
+  writer_ = std::make_unique<HistoryWriter>(controller_.get(), history_.get(), metrics_.get());
+  revocation_ = std::make_unique<Revocation>(access_.get(), workers_.get(), controller_.get());
   const Result<RestoreSummary> summary = RestoreRuns(Now(), history_.get(), controller_.get());
   if (!summary.ok()) return summary.status();
-  revoking_ = true;  // by what the config said before
+  revocation_->SetDue();  // by what the config said before
   for (const auto& [id, run] : controller_->runs()) {
     recorder_->Know(id, std::string(EngineName(run->spec().engine)));
     if (meters_ != nullptr) meters_->Know(Now(), *run);
@@ -241,7 +235,7 @@ Status Daemon::Recover() {
 void Daemon::ReadSignals() {
   signalfd_siginfo info{};
   while (::read(signals_, &info, sizeof info) == sizeof info) {
-    if (info.ssi_signo == SIGHUP && ends_with_job_) {
+    if (info.ssi_signo == SIGHUP && job_end_) {
       spdlog::info("SIGHUP changes nothing: the keys of prd --ephemeral are in no file");
     } else if (info.ssi_signo == SIGHUP) {
       Reload();
@@ -296,13 +290,16 @@ void Daemon::Reload() {
   admin_->SetAccess(*access_);
   const Status opened = workers_->listener().LetIn(WhoMayTrain());
   if (!opened.ok()) spdlog::error("{}", opened.message());
-  revoking_ = true;
-  EvictRevoked(Now());
+  revocation_->SetDue();
+  if (!writer_->stalled()) revocation_->Evict(Now(), ThisReload());
   spdlog::info("reloaded {}; it counts for runs that begin from now on", config_.file);
   SwitchLive(before);
   if (!restart.empty()) spdlog::warn("changed, but only from the next start on: {}", restart);
   notifier_.Ready();
 }
+
+// What the history names as the cause of what a reload does.
+std::string Daemon::ThisReload() const { return "a reload of " + config_.file.substr(0, 100); }
 
 // Jobs that run and whose tables say that a reload counts for them.
 void Daemon::SwitchLive(const Config& before) {
@@ -314,11 +311,11 @@ void Daemon::SwitchLive(const Config& before) {
     const std::optional<JobSpec> to = LiveSwitch(before, config_, job);
     if (!to) continue;
     const Status status =
-        stalled_since_ ? Status(Code::kUnavailable, "the history cannot be written now")
-                       : controller_->Act(Now(), job,
-                                          {.verb = OperatorVerb::kSwitch,
-                                           .by = "a reload of " + config_.file.substr(0, 100),
-                                           .spec = to->text});
+        writer_->stalled()
+            ? Status(Code::kUnavailable, "the history cannot be written now")
+            : controller_->Act(
+                  Now(), job,
+                  {.verb = OperatorVerb::kSwitch, .by = ThisReload(), .spec = to->text});
     if (status.ok()) {
       spdlog::info("job {} goes on with engine {} once its workers have ended their steps", job,
                    EngineName(to->engine));
@@ -326,62 +323,6 @@ void Daemon::SwitchLive(const Config& before) {
       spdlog::error("job {} goes on as it is, though its table has live = true: {}", job,
                     status.message());
     }
-  }
-}
-
-// Why the worker's messages are refused from now on; empty: they are not. One whose key or user
-// belongs to another identity by now comes back as that one.
-std::string Daemon::WhyRevoked(const prd::Run& run, const RunWorker& worker) const {
-  const std::string_view who = workers_->WhoIs(worker.incarnation);
-  if (worker.state == WorkerState::kAbsent || (who.empty() && worker.identity.empty())) return {};
-  const Rights* rights = who.empty() ? access_->Named(worker.identity) : access_->Find(who);
-  if (rights == nullptr) return "the daemon's config does not let it in any more";
-  if (rights->trains && rights->Covers(run.spec().name)) return {};
-  return "it may not train in job " + run.spec().name;
-}
-
-// Workers that may not train in their jobs any more are out at once, for the others, too. A run
-// that waits to hear from its workers loses them once it takes input again.
-void Daemon::EvictRevoked(Instant now) {
-  if (stalled_since_) return;
-  revoking_ = false;
-  struct Revoked {
-    RunId run = kNoRun;
-    std::string job;
-    std::string who;
-    std::vector<std::pair<Rank, std::string>> ranks;  // and why
-  };
-  std::map<std::pair<RunId, std::string>, Revoked> revoked;
-  for (const auto& [id, run] : controller_->runs()) {
-    if (run->ended()) continue;
-    for (Rank rank = 0; static_cast<std::size_t>(rank) < run->workers().size(); ++rank) {
-      const RunWorker& worker = run->workers()[static_cast<std::size_t>(rank)];
-      std::string why = WhyRevoked(*run, worker);
-      if (why.empty()) continue;
-      const std::string who = worker.identity.empty()
-                                  ? std::string(workers_->WhoIs(worker.incarnation))
-                                  : "identity " + worker.identity;
-      Revoked& of = revoked[{id, who}];
-      of.run = id;
-      of.job = run->spec().name;
-      of.who = who;
-      of.ranks.emplace_back(rank, who + ": " + why);
-    }
-  }
-  for (const auto& [key, of] : revoked) {
-    std::size_t evicted = 0;
-    for (const auto& [rank, why] : of.ranks) {
-      const Status status = controller_->Act(now, of.job,
-                                             {.verb = OperatorVerb::kEvict,
-                                              .rank = rank,
-                                              .by = "a reload of " + config_.file.substr(0, 100),
-                                              .reason = why.substr(0, 200)});
-      if (status.ok()) ++evicted;
-      revoking_ = revoking_ || status.code() == Code::kUnavailable;
-    }
-    if (evicted == 0) continue;
-    spdlog::warn("run {} of job {}: {} may not train in it any more; its {} workers are evicted",
-                 of.run, of.job, of.who, evicted);
   }
 }
 

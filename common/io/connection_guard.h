@@ -174,7 +174,6 @@ class ConnectionGuard {
   void SetSilent(const Connection& connection, int fd, bool silent);
   void End(int fd, Connection* connection);
   bool Counts() const;
-  void CountLocal(int fd, Connection* connection);
   bool Grown();
   void Look();
   void EndCondemned();
