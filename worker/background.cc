@@ -4,38 +4,19 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <new>
 #include <utility>
 
-#include "common/io/codec.h"
 #include "common/io/poll.h"
 #include "common/io/secret.h"
-#include "common/io/tcp_liveness.h"
 #include "worker/host.h"
 #include "worker/memory/meanwhile.h"
 
 namespace prd {
 namespace {
 
-// The longest control message: a group of some thousand members fits.
-constexpr std::int64_t kMaxMessageBytes = 4 << 20;
 constexpr int kMessagesPerTurn = 64;
-constexpr int kControllerDeadMs = 3000;
-
-// ZeroMQ tries again to connect after so long, and somewhat longer each time up to the second: well
-// within death_grace_ms (config). A controller that has been away for 20 s is asked less often.
-struct Pauses {
-  int first_ms = 0;
-  int longest_ms = 0;
-};
-constexpr Pauses kSoon = {.first_ms = 50, .longest_ms = 100};
-constexpr Pauses kPatient = {.first_ms = 250, .longest_ms = 500};
-constexpr int kAttemptsSoon = 160;
 constexpr DurationNs kSayToCome = 100 * kMillisecond;
-
-void SetPauses(zmq::socket_ref socket, const Pauses& pauses) {
-  socket.set(zmq::sockopt::reconnect_ivl, pauses.first_ms);
-  socket.set(zmq::sockopt::reconnect_ivl_max, pauses.longest_ms);
-}
 
 Instant Now() {
   return {std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1)};
@@ -56,9 +37,7 @@ std::uint64_t FrameRun(const Welcome& welcome) {
 }  // namespace
 
 Background::Background(const SessionOptions& options)
-    : host_(HostId()), token_{RandomBits(), RandomBits()}, log_(options.log) {
-  welcome_.rank = kNoRank;
-}
+    : host_(HostId()), token_{RandomBits(), RandomBits()}, log_(options.log) {}
 
 Result<std::unique_ptr<Background>> Background::Start(const SessionOptions& options) {
   std::unique_ptr<Background> background(new Background(options));
@@ -98,37 +77,7 @@ Status Background::Open(const SessionOptions& options) {
       Mesh::Create(std::move(transport).value(), std::move(mesh), &store_, this);
   if (!made.ok()) return made.status();
   mesh_ = std::move(*made);
-  return Connect(options);
-}
-
-Status Background::Connect(const SessionOptions& options) {
-  PRD_RETURN_IF_ERROR(MayOpen(options.controller));
-  controller_options_.controller = options.controller;
-  controller_options_.curve_server_key = options.curve_server_key;
-  controller_options_.curve_public_key = options.curve_public_key;
-  try {
-    controller_ = zmq::socket_t(context_, zmq::socket_type::dealer);
-    controller_.set(zmq::sockopt::linger, 500);
-    controller_.set(zmq::sockopt::immediate, true);  // what cannot leave now is sent again later
-    controller_.set(zmq::sockopt::maxmsgsize, kMaxMessageBytes);
-    SetPauses(controller_, kSoon);
-    // Not bounded by ZeroMQ, for libzmq may abort the process where it bounds (tcp_liveness.h). The
-    // controller sends no more than 1 MiB that is not acknowledged.
-    controller_.set(zmq::sockopt::rcvhwm, 0);
-    EndDeadConnections(controller_, kControllerDeadMs);
-    controller_.set(zmq::sockopt::ipv6, IsReachedByIpv6(options.controller));
-    if (!options.curve_server_key.empty()) {
-      controller_.set(zmq::sockopt::curve_serverkey, options.curve_server_key);
-      controller_.set(zmq::sockopt::curve_publickey, options.curve_public_key);
-      controller_.set(zmq::sockopt::curve_secretkey, options.curve_secret_key);
-    }
-    handshakes_.Watch(&context_, controller_);
-    controller_.connect(options.controller);
-  } catch (const zmq::error_t& error) {
-    return Status(Code::kInvalidArgument,
-                  "controller: found \"" + options.controller + "\": " + error.what());
-  }
-  return Status::Ok();
+  return controller_.Connect(&context_, options);
 }
 
 Background::~Background() {
@@ -138,65 +87,38 @@ Background::~Background() {
     thread_.join();
   }
   mesh_.reset();
-  handshakes_.Stop();
-  controller_.close();
 }
 
 // ---- the user's thread ----
 
 void Background::Ask(Request request, bool may_be_early) {
-  {
-    const std::lock_guard lock(mutex_);
-    reply_.reset();
-    request_ = std::move(request);
-    may_be_early_ = may_be_early;
-  }
-  eventfd_write(wake_.fd, 1);
+  desk_.Ask(std::move(request), may_be_early);
+  Wake();
 }
 
 void Background::AskToSettle() {
   store_.away = false;
-  eventfd_write(wake_.fd, 1);
+  Wake();
 }
 
 std::optional<Background::Reply> Background::Await(std::chrono::nanoseconds wait) {
-  std::unique_lock lock(mutex_);
-  const auto answered = [this] { return reply_.has_value() || !failure_.empty(); };
-  if (wait.count() < 0) {
-    answered_.wait(lock, answered);
-  } else if (!answered_.wait_for(lock, wait, answered)) {
-    return std::nullopt;
-  }
-  if (!reply_) return Reply{.done = {Status(Code::kInternal, failure_), {}}};
-  if (!reply_->early) store_.away = false;
-  return std::exchange(reply_, std::nullopt);
+  std::optional<Reply> reply = desk_.Await(wait);
+  if (reply && !reply->early) store_.away = false;
+  return reply;
 }
 
 void Background::Cancel() {
-  cancel_ = true;
+  outside_.Cancel();
   Signal();
 }
 
 void Background::LeaveSoon(const char* reason, std::chrono::nanoseconds grace) {
-  if (leave_asked_.exchange(true)) return;
-  for (std::size_t i = 0; i + 1 < leave_reason_.size() && reason[i] != 0; ++i) {
-    leave_reason_[i] = reason[i];
-  }
-  leave_grace_ = grace;
-  leave_ = true;
+  outside_.LeaveSoon(reason, grace);
   Signal();
 }
 
-void Background::TellLoss(double loss) {
-  const std::lock_guard lock(mutex_);
-  losses_.Add({.count = 1, .mean = loss});
-}
-
 void Background::Stop(const std::string& reason) {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_reason_ = reason;
-  }
+  outside_.Stop(reason);
   Signal();
 }
 
@@ -206,21 +128,6 @@ void Background::Signal() {
   const std::uint64_t one = 1;
   [[maybe_unused]] const auto written = write(wake_.fd, &one, sizeof one);
   errno = saved;
-}
-
-Welcome Background::welcome() const {
-  const std::lock_guard lock(mutex_);
-  return welcome_;
-}
-
-Background::Progress Background::progress() const {
-  const std::lock_guard lock(mutex_);
-  return {.job = progress_, .own = own_, .goal = welcome_.goal};
-}
-
-StepShares Background::shares() const {
-  const std::lock_guard lock(mutex_);
-  return shares_;
 }
 
 // The caller's thread: this one changes the mean only while a call averages.
@@ -235,8 +142,12 @@ void Background::Run() {
       Turn();
       Wait();
     }
+  } catch (const std::bad_alloc& error) {
+    desk_.Fail(Status(Code::kResourceExhausted,
+                      "the session's thread stopped: " + std::string(error.what())));
   } catch (const std::exception& error) {
-    Fail(error.what());
+    desk_.Fail(
+        Status(Code::kInternal, "the session's thread stopped: " + std::string(error.what())));
   }
 }
 
@@ -250,49 +161,30 @@ void Background::KeepLease() {
   Actions heartbeat;
   core_.KeepLease(now, &heartbeat);
   for (const Action& action : heartbeat) {
-    SendEnvelope(std::get<SendToController>(action).envelope);
+    controller_.Send(std::get<SendToController>(action).envelope);
   }
-}
-
-void Background::Fail(const std::string& what) {
-  const std::lock_guard lock(mutex_);
-  failure_ = "the session's thread stopped: " + what;
-  answered_.notify_all();
 }
 
 void Background::Turn() {
   const Instant now = Now();
-  if (cancel_ && !cancel_seen_) {
-    cancel_seen_ = true;
-    core_.Cancel(now, &actions_);
-  }
-  if (leave_ && !leave_seen_) {
-    leave_seen_ = true;
-    core_.LeaveSoon(now, leave_reason_.data(), leave_grace_.count(), &actions_);
-  }
   TakeRequests(now);
   LookAfterMemory(now);
   ReceiveFromController(now);
-  LookAtHandshakes(now);
+  LookAtConnection(now);
   const std::optional<Instant> deadline = core_.NextDeadline();
   if (deadline && *deadline <= now) core_.OnTime(now, &actions_);
   Perform(now);
   mesh_->CallOff(core_.called_off());
   mesh_->Service(now);
-  Publish();
-  exchanged_bytes_.store(mesh_->exchanged().sent_bytes, std::memory_order_relaxed);
-  for (std::size_t way = 0; way < groups_.size(); ++way) {
-    groups_[way].store(mesh_->counters().groups[way], std::memory_order_relaxed);
-  }
+  view_.Publish(core_);
+  view_.Publish(*mesh_);
   Perform(now);
 }
 
 void Background::Wait() {
   items_.clear();
   items_.push_back({nullptr, wake_.fd, ZMQ_POLLIN, 0});
-  const int events = ZMQ_POLLIN | (blocked_ ? ZMQ_POLLOUT : 0);
-  items_.push_back({controller_.handle(), 0, static_cast<short>(events), 0});
-  items_.push_back({handshakes_.handle(), 0, ZMQ_POLLIN, 0});
+  controller_.AppendPollItems(&items_);
   transport_->AppendPollItems(mesh_->WatchedLinks(), &items_);
   std::optional<Instant> until = mesh_->NextDeadline();
   const std::optional<Instant> core = core_.NextDeadline();
@@ -307,10 +199,7 @@ void Background::Wait() {
     eventfd_t count;
     eventfd_read(wake_.fd, &count);
   }
-  if (blocked_ && (items_[1].revents & ZMQ_POLLOUT) != 0) {
-    blocked_ = false;
-    unblocked_ = true;
-  }
+  controller_.OnPolled(items_[1]);
 }
 
 // A device that failed has lost the replica.
@@ -330,16 +219,10 @@ void Background::MoveTo(ReplicaHome home) {
 }
 
 void Background::TakeRequests(Instant now) {
-  Request request;
-  std::optional<std::string> stop;
-  {
-    const std::lock_guard lock(mutex_);
-    request.swap(request_);
-    stop.swap(stop_reason_);
-    core_.NoteLosses(std::exchange(losses_, {}));
-  }
+  // Before what else was asked: a loss that was told before this request goes with it.
+  const Request request = desk_.Take();
   core_.NoteMemory(store_.memory->meter()->all());
-  if (stop) core_.Stop(now, *std::move(stop), &actions_);
+  outside_.Take(&core_, now, &actions_);
   if (!request) return;
   // The caller is in a call until the answer. It may be a short one.
   store_.lent = true;
@@ -348,49 +231,20 @@ void Background::TakeRequests(Instant now) {
   if (refused_) core_.Fail(now, *refused_, &actions_);
 }
 
-// ZeroMQ takes other pauses for another connection only.
-void Background::ChangePace(bool patient) {
-  patient_ = patient;
-  SetPauses(controller_, patient ? kPatient : kSoon);
-  try {
-    controller_.disconnect(controller_options_.controller);
-    controller_.connect(controller_options_.controller);
-  } catch (const zmq::error_t&) {  // it goes on at the pace before
-  }
-}
-
-void Background::LookAtHandshakes(Instant now) {
-  const std::optional<Handshakes::Failure> failure = handshakes_.Take(controller_options_);
-  const bool broken = handshakes_.TakeBroken();
-  if (!patient_ && handshakes_.attempts() >= kAttemptsSoon) ChangePace(true);
-  if (patient_ && broken) ChangePace(false);
-  // The controller may have noticed that the connection before broke, and wait for a word over this
-  // one.
-  if (handshakes_.TakeMade() || std::exchange(unblocked_, false)) {
-    blocked_ = unblocked_ = false;
-    core_.OnConnected(now, &actions_);
-  }
-  if (!failure) return;
-  log_.Say(failure->status.message());
-  if (!failure->final) return core_.OnNoConnection(failure->status.message());
-  refused_ = failure->status;
-  core_.Fail(now, failure->status, &actions_);
+void Background::LookAtConnection(Instant now) {
+  const ControllerSocket::News news = controller_.TakeNews();
+  if (news.connected) core_.OnConnected(now, &actions_);
+  if (!news.failure) return;
+  log_.Say(news.failure->status.message());
+  if (!news.failure->final) return core_.OnNoConnection(news.failure->status.message());
+  refused_ = news.failure->status;
+  core_.Fail(now, news.failure->status, &actions_);
 }
 
 void Background::ReceiveFromController(Instant now) {
-  for (int i = 0; i < kMessagesPerTurn; ++i) {
-    zmq::message_t message;
-    if (!controller_.recv(message, zmq::recv_flags::dontwait)) return;
-    const bool whole = !message.more();
-    for (bool more = message.more(); more;) {
-      zmq::message_t part;
-      if (!controller_.recv(part, zmq::recv_flags::dontwait)) break;
-      more = part.more();
-    }
-    if (!whole) continue;
-    const Result<ControllerEnvelope> envelope = DecodeControllerEnvelope(message.to_string_view());
-    // Drops what does not decode; the controller sends it again if it was ours.
-    if (envelope.ok()) core_.OnEnvelope(now, *envelope, &actions_);
+  std::optional<ControllerEnvelope> envelope;
+  for (int i = 0; i < kMessagesPerTurn && controller_.Receive(&envelope); ++i) {
+    if (envelope) core_.OnEnvelope(now, *envelope, &actions_);
     Perform(now);
   }
 }
@@ -404,13 +258,12 @@ void Background::Perform(Instant now) {
         if (const auto* through = std::get_if<Finished>(&send->envelope.body)) {
           mesh_->CallOff(through->group);
         }
-        SendEnvelope(send->envelope);
+        controller_.Send(send->envelope);
       } else if (auto* become = std::get_if<BecomeIncarnation>(&action)) {
         mesh_->SetIncarnation(become->incarnation);
       } else if (auto* join = std::get_if<JoinRun>(&action)) {
         EnterRun(join->welcome);
-        const std::lock_guard lock(mutex_);
-        welcome_ = join->welcome;
+        view_.SetWelcome(join->welcome);
       } else if (const auto* announced = std::get_if<AnnouncedMembers>(&action)) {
         mesh_->Announce(now, announced->members, announced->copies);
       } else if (const auto* gone = std::get_if<ForgetMembers>(&action)) {
@@ -440,7 +293,7 @@ void Background::Perform(Instant now) {
       } else if (std::holds_alternative<Deposit>(action)) {
         store_.Deposit();
       } else if (const auto* interrupt = std::get_if<Interrupt>(&action)) {
-        interrupted_.store(interrupt->on, std::memory_order_relaxed);
+        view_.SetInterrupted(interrupt->on);
       } else if (auto* apply = std::get_if<ApplyNow>(&action)) {
         Answer({.duty = *apply, .done = {}});
       } else if (auto* done = std::get_if<CallDone>(&action)) {
@@ -475,12 +328,6 @@ void Background::PerformExchange(Instant now, const Action& action) {
       action);
 }
 
-void Background::SendEnvelope(const WorkerEnvelope& envelope) {
-  if (blocked_) return;  // all of it is sent again once the connection is there
-  const std::string bytes = Encode(envelope);
-  if (!controller_.send(zmq::buffer(bytes), zmq::send_flags::dontwait)) blocked_ = true;
-}
-
 void Background::Answer(Reply reply) {
   if (!reply.duty) store_.GiveBack();
   if (Status& status = reply.done.status; !status.ok()) {
@@ -490,21 +337,8 @@ void Background::Answer(Reply reply) {
       status = Status(status.code(), status.message() + "; " + whole.message());
     }
   }
-  Publish();
-  const std::lock_guard lock(mutex_);
-  reply_ = std::move(reply);
-  reply_->at = std::chrono::steady_clock::now();
-  answered_.notify_all();
-}
-
-void Background::Publish() {
-  const bool same = core_.progress() == progress_ && core_.own() == own_;
-  const bool same_share = core_.shares().version() == shares_.version();
-  if (same && same_share) return;  // only this thread writes them
-  const std::lock_guard lock(mutex_);
-  if (!same_share) shares_ = core_.shares();
-  progress_ = core_.progress();
-  own_ = core_.own();
+  view_.Publish(core_);
+  desk_.Answer(std::move(reply));
 }
 
 void Background::OnReduced(GroupId group, const Status& status, std::uint64_t sent_bytes,
@@ -524,11 +358,8 @@ void Background::OnHandedOver(GroupId group, std::uint64_t sent_bytes) {
   std::optional<StepOutcome> outcome = core_.HandedOver(group);
   if (!outcome) return;
   outcome->sent_bytes += sent_bytes;
-  {
-    const std::lock_guard lock(mutex_);
-    if (!std::exchange(may_be_early_, false)) return;
-    store_.away = true;
-  }
+  if (!desk_.TakeMayBeEarly()) return;
+  store_.away = true;
   Answer({.done = {Status::Ok(), *std::move(outcome)}, .early = true});
 }
 

@@ -12,13 +12,9 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
-#include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -26,14 +22,16 @@
 #include <zmq.hpp>
 
 #include "prd/session.h"
+#include "worker/call_desk.h"
+#include "worker/controller_socket.h"
 #include "worker/core/session_core.h"
-#include "worker/core/step_shares.h"
-#include "worker/handshakes.h"
 #include "worker/line_log.h"
 #include "worker/mesh/mesh.h"
 #include "worker/mesh/replica_store.h"
+#include "worker/outside_calls.h"
 #include "worker/replica_home.h"
 #include "worker/replica_mean.h"
+#include "worker/session_view.h"
 #include "worker/transport/zmq_transport.h"
 
 namespace prd {
@@ -44,33 +42,22 @@ class Background : private MeshEvents {
   static Result<std::unique_ptr<Background>> Start(const SessionOptions& options);
   ~Background() override;  // stops the thread; does not say goodbye
 
-  // What the user's thread has to do before it goes on with a call. Without a duty the call is
-  // done.
-  struct Reply {
-    std::optional<ApplyNow> duty;
-    CallDone done;  // without a duty
-    // Without a duty: the call goes on. `done` is its result if the reduction succeeds for which
-    // the caller's stream waits. AskToSettle gets the result that it had.
-    bool early = false;
-    std::chrono::steady_clock::time_point at;  // of the answer
-  };
-  // Runs a request on the thread, which makes a call or goes on with one. One at a time: Await has
-  // given the reply before the next request.
-  using Request = std::function<void(SessionCore* core, Instant now, Actions* out)>;
+  using Reply = CallDesk::Reply;
+  using Request = CallDesk::Request;
+  // Runs a request on the thread. One at a time: Await has given the reply before the next request.
   void Ask(Request request, bool may_be_early = false);
-  // After an early reply, before the next request: asks for the call's end.
+  // After an early reply, before the next request: asks for the call's end. The next reply has the
+  // result that the call had.
   void AskToSettle();
   // The reply, once it is there. nullopt: it was not within that time; negative: for ever.
   std::optional<Reply> Await(std::chrono::nanoseconds wait);
 
   // From any thread, and from signal handlers.
   void Cancel();
-  // The same. The first call counts.
   void LeaveSoon(const char* reason, std::chrono::nanoseconds grace);
-  // The job is done (SessionCore::Stop). Any thread.
+  // From any thread.
   void Stop(const std::string& reason);
-  // Told with the next report of this worker. Any thread.
-  void TellLoss(double loss);
+  void TellLoss(double loss) { outside_.TellLoss(loss); }
 
   // SessionOptions::accumulates. On the thread, in a request that attaches; so MoveTo, by which the
   // replica is in this memory from now on.
@@ -81,37 +68,22 @@ class Background : private MeshEvents {
   // The eventfd that wakes the thread.
   int wake() const { return wake_.fd; }
 
-  // How far the worker and its job are, as far as known.
-  struct Progress {
-    JobProgress job;
-    Trained own;
-    Trained goal;
-  };
-  Progress progress() const;
-  StepShares shares() const;  // as SessionCore's
+  // How far the worker and its job are. Any thread.
+  const SessionView& view() const { return view_; }
   LineLog& log() { return log_; }
   // On the thread, in a request that averages; and what came of it, after the call.
   void BeginMean(bool own_parameters) { mean_.Begin(own_parameters); }
   std::shared_ptr<Buffer> TakeMean(bool with_state);
 
   ReplicaStore* store() { return &store_; }
-  bool interrupted() const { return interrupted_.load(std::memory_order_relaxed); }
-  // Sent to peers outside of reductions, since the start.
-  std::uint64_t exchanged_bytes() const { return exchanged_bytes_.load(std::memory_order_relaxed); }
-  // That ended ok, since the start.
-  std::uint64_t groups(Way way) const {
-    return groups_[static_cast<std::size_t>(way)].load(std::memory_order_relaxed);
-  }
   const std::vector<std::string>& endpoints() const { return mesh_->endpoints(); }
   const MeshKey& mesh_key() const { return mesh_->key(); }
   const LinkToken& token() const { return token_; }
   const std::string& host() const { return host_; }
-  Welcome welcome() const;  // the newest; rank -1 before the first
 
  private:
   explicit Background(const SessionOptions& options);
   Status Open(const SessionOptions& options);
-  Status Connect(const SessionOptions& options);
 
   void Run();
   void KeepLease();
@@ -121,15 +93,11 @@ class Background : private MeshEvents {
   void LookAfterMemory(Instant now);
   void TakeRequests(Instant now);
   void ReceiveFromController(Instant now);
-  void ChangePace(bool patient);
-  void LookAtHandshakes(Instant now);
+  void LookAtConnection(Instant now);
   void Perform(Instant now);
   void PerformExchange(Instant now, const Action& action);
   void EnterRun(const Welcome& welcome);
-  void SendEnvelope(const WorkerEnvelope& envelope);
   void Answer(Reply reply);
-  void Publish();
-  void Fail(const std::string& what);
 
   void OnReduced(GroupId group, const Status& status, std::uint64_t sent_bytes,
                  const std::vector<Rank>& unreachable, std::uint64_t digest) override;
@@ -161,20 +129,13 @@ class Background : private MeshEvents {
   ReplicaStore store_;
   ReplicaMean mean_{&store_};  // the caller's after a call that averages
   zmq::context_t context_;
-  zmq::socket_t controller_;
-  SessionOptions controller_options_;  // where it is, and the keys for it
-  Handshakes handshakes_;
+  ControllerSocket controller_;
   std::optional<Status> refused_;  // by the controller, for good
-  bool patient_ = false;           // asks seldom whether the controller is there
-  bool blocked_ = false;           // the controller's connection is away
-  bool unblocked_ = false;         // it was, until now
   SessionCore core_;
   Actions actions_;
   std::unique_ptr<Mesh> mesh_;
   ZmqTransport* transport_ = nullptr;  // the mesh's
   std::vector<zmq::pollitem_t> items_;
-  bool cancel_seen_ = false;
-  bool leave_seen_ = false;
   bool failure_seen_ = false;  // of the replica's memory
   bool said_no_nccl_ = false;
   bool accumulates_ = false;
@@ -182,27 +143,10 @@ class Background : private MeshEvents {
 
   // Shared.
   LineLog log_;
-  std::atomic<bool> cancel_{false};
-  std::atomic<bool> leave_asked_{false};
-  std::atomic<bool> leave_{false};  // then these are there:
-  std::array<char, 128> leave_reason_{};
-  std::chrono::nanoseconds leave_grace_{};
+  CallDesk desk_;
+  OutsideCalls outside_;
+  SessionView view_;
   std::atomic<bool> stop_{false};
-  std::atomic<bool> interrupted_{false};
-  std::atomic<std::uint64_t> exchanged_bytes_{0};
-  std::array<std::atomic<std::uint64_t>, 3> groups_{};  // by Way
-  mutable std::mutex mutex_;
-  std::condition_variable answered_;
-  Request request_;
-  std::optional<Reply> reply_;
-  bool may_be_early_ = false;  // the call in progress
-  Welcome welcome_;
-  JobProgress progress_;
-  Losses losses_;  // that the core has not had, as the next
-  std::optional<std::string> stop_reason_;
-  Trained own_;
-  StepShares shares_;
-  std::string failure_;  // the thread is gone
 
   std::thread thread_;
 };

@@ -71,13 +71,16 @@ std::int32_t Say(const Status& status, std::string* message) {
   return -static_cast<std::int32_t>(status.code());
 }
 
+// Short enough to need no memory.
+Status NoMemory() { return Status(Code::kResourceExhausted, "no memory"); }
+
 // Runs f(), which gives a Status, and keeps its text there.
 template <typename F>
 std::int32_t Guarded(std::string* message, F&& f) {
   try {
     return Say(f(), message);
   } catch (const std::bad_alloc&) {
-    return PRD_RESOURCE_EXHAUSTED;
+    return Say(NoMemory(), message);
   } catch (const std::exception& error) {
     return Say(Status(Code::kInternal, error.what()), message);
   }
@@ -358,7 +361,8 @@ int32_t prd_next(prd_session* session, int32_t wait_ms) {
   SessionCalls::Wants wants = SessionCalls::Wants::kDone;
   const std::int32_t failed = Enter(session, "prd_next", [&] {
     if (!session->calls->in_call()) return Status::Ok();
-    const auto wait = std::chrono::milliseconds(wait_ms < 0 ? -1 : wait_ms);
+    const auto wait =
+        std::min(std::chrono::milliseconds(wait_ms < 0 ? -1 : wait_ms), prd::kLongestTimeout);
     wants = session->calls->Next(wait);
     return wants == SessionCalls::Wants::kDone ? session->calls->status() : Status::Ok();
   });

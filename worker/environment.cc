@@ -8,6 +8,7 @@
 #include "common/io/curve.h"
 #include "common/io/file_access.h"
 #include "prd/session.h"
+#include "worker/session_checks.h"
 
 namespace prd {
 namespace {
@@ -88,7 +89,7 @@ Status ReadSecretKey(SessionOptions* options) {
 
 Result<SessionOptions> Session::OptionsFromEnvironment() {
   constexpr std::int64_t kMaxInt = std::numeric_limits<int>::max();
-  constexpr std::int64_t kMaxMs = std::int64_t{1} << 40;
+  constexpr std::int64_t kMaxMs = kLongestTimeout.count();
   constexpr std::int64_t kMaxGoal = std::int64_t{1} << 60;
   SessionOptions options;
   ReadText({"PRD_CONTROLLER"}, &options.controller);

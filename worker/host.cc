@@ -5,9 +5,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <charconv>
+#include <cstdint>
 #include <fstream>
 #include <memory>
 #include <string_view>
+#include <system_error>
 
 #include "common/io/secret.h"
 
@@ -27,6 +30,13 @@ Result<Addresses> Resolve(const std::string& endpoint) {
   }
   const std::string port = host.substr(colon + 1);
   host.resize(colon);
+  std::uint16_t number = 0;
+  const auto [end, wrong] = std::from_chars(port.data(), port.data() + port.size(), number);
+  if (wrong != std::errc() || end != port.data() + port.size() || number == 0) {
+    return Status(Code::kInvalidArgument, "controller: found \"" + endpoint +
+                                              "\", needed is tcp://HOST:PORT with a port from 1 to "
+                                              "65535");
+  }
   if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.size() - 2);
   int error = 0;
   for (const int family : {AF_INET, AF_INET6}) {

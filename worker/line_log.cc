@@ -29,6 +29,8 @@ void LineLog::SayAt(Clock::time_point now, const std::string& line) {
     to_(text);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "prd: the log callback threw %s, at: %s\n", error.what(), text.c_str());
+  } catch (...) {
+    std::fprintf(stderr, "prd: the log callback threw, at: %s\n", text.c_str());
   }
 }
 

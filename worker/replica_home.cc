@@ -15,10 +15,11 @@ namespace {
 // `gpu`: where they are to be; null: the host.
 template <typename T>  // Tensor, StateTensor
 Status CheckTensors(const Gpu* gpu, const std::vector<T>& tensors, const char* which) {
+  const HostPointers host;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (tensors[i].count == 0) continue;
     const void* data = tensors[i].data;
-    const Status status = gpu != nullptr ? gpu->CheckPointer(data) : CheckHostPointer(data);
+    const Status status = gpu != nullptr ? gpu->CheckPointer(data) : host.Check(data);
     if (status.ok()) continue;
     return Status(Code::kInvalidArgument,
                   std::string(which) + "[" + std::to_string(i) + "]: " + status.message());

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/text.h"
 #include "common/io/own_socket.h"
 #include "worker/device/gpu.h"
 #include "worker/host.h"
@@ -247,7 +248,7 @@ Status SessionCalls::ReadyToTrain() const {
 }
 
 bool SessionCalls::needs_gradients() const {
-  if (!attached_) return false;
+  if (!in_job()) return false;
   const Welcome newest = welcome();
   return NeedsGradients(newest.plan) || newest.on_nonfinite == OnNonfinite::kDrop;
 }
@@ -268,14 +269,17 @@ Status SessionCalls::CheckUse(const Welcome& welcome) const {
 }
 
 Task<Status> SessionCalls::Attach(Replica replica) {
+  if (over_) {
+    co_return NotNow(attach_.ok() ? "the session has left the job, by Finish or Leave"
+                                  : "the session has left the job: " + attach_.message());
+  }
   if (attached_) co_return NotNow("Attach has succeeded already");
-  if (over_) co_return NotNow("the session has left the job, by Leave");
   attach_ = co_await JoinJob(std::move(replica));
   if (!attached_) co_return attach_;
   const Status wrong = CheckUse(welcome());
   if (!wrong.ok() && !replica_.gradients_later) {
     (void)(co_await LeaveJob(wrong.message(), Leaving::kFailed)).ok();
-    co_return wrong;
+    co_return attach_ = wrong;
   }
   if (options_.check_tensors) watch_.emplace(replica_.parameters, replica_.gradients);
   NoteParameters();
@@ -359,6 +363,7 @@ Task<Status> SessionCalls::SetGradients(std::vector<Tensor> gradients) {
   PRD_CO_RETURN_IF_ERROR(Ready());
   PRD_CO_RETURN_IF_ERROR(CheckGradients(replica_.parameters, gradients));
   PRD_CO_RETURN_IF_ERROR(CheckPlaces(device_, gradients, "gradients"));
+  PRD_CO_RETURN_IF_ERROR(CheckWritten());
   PRD_CO_RETURN_IF_ERROR(co_await Settle());
   const CallDone done = co_await Drive(
       [store = background_->store(), &gradients](SessionCore* core, Instant, Actions* out) {
@@ -498,10 +503,12 @@ Task<Status> SessionCalls::Leave(std::string reason) {
 Task<Status> SessionCalls::LeaveJob(std::string reason, Leaving why) {
   SettleSoon();
   over_ = true;
-  background_->Ask([reason, why](SessionCore* core, Instant now, Actions* out) {
-    if (why == Leaving::kNonfinite) core->NoteNonfinite();
-    core->Leave(now, {.reason = reason, .failed = why != Leaving::kByItself}, out);
-  });
+  // A controller takes no message of any size.
+  background_->Ask(
+      [reason = std::string(CutText(reason)), why](SessionCore* core, Instant now, Actions* out) {
+        if (why == Leaving::kNonfinite) core->NoteNonfinite();
+        core->Leave(now, {.reason = reason, .failed = why != Leaving::kByItself}, out);
+      });
   const Background::Reply reply = co_await Answer{this};
   co_return reply.done.status;
 }
@@ -538,7 +545,7 @@ void SessionCalls::SettleSoon() {
 
 Progress SessionCalls::progress() const {
   if (forked()) return {};
-  const Background::Progress now = background_->progress();
+  const SessionView::Progress now = background_->view().progress();
   return {.steps = now.job.trained.steps,
           .samples = now.job.trained.samples,
           .workers = now.job.workers,
@@ -562,8 +569,8 @@ Status SessionCalls::Stop(const std::string& reason) {
 }
 
 BatchShare SessionCalls::share(int ahead) const {
-  if (forked() || !attached_) return {};
-  const StepShares shares = background_->shares();
+  if (!in_job()) return {};
+  const StepShares shares = background_->view().shares();
   const Welcome job = welcome();
   if (shares.batch() == 0) {  // the engine divides none: a batch of each worker's own
     if (options_.batch == 0) return {};
@@ -587,9 +594,9 @@ double SessionCalls::clock() const {
 }
 
 GroupTransports SessionCalls::group_transports() const {
-  return {.collective = background_->groups(Way::kCollective),
-          .exchange = background_->groups(Way::kExchange),
-          .staged = background_->groups(Way::kStaged)};
+  return {.collective = background_->view().groups(Way::kCollective),
+          .exchange = background_->view().groups(Way::kExchange),
+          .staged = background_->view().groups(Way::kStaged)};
 }
 
 }  // namespace prd

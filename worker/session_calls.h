@@ -7,6 +7,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <coroutine>
@@ -22,6 +23,7 @@
 #include "worker/background.h"
 #include "worker/core/step_procedure.h"
 #include "worker/device/device_memory.h"
+#include "worker/session_checks.h"
 #include "worker/task.h"
 #include "worker/tensor_watch.h"
 
@@ -79,18 +81,20 @@ class SessionCalls {
   // ---- any thread ----
 
   void Cancel() { background_->Cancel(); }
-  void LeaveSoon(const char* reason, std::chrono::nanoseconds grace) {
-    background_->LeaveSoon(reason, grace);
+  void LeaveSoon(const char* reason, std::chrono::milliseconds grace) {
+    background_->LeaveSoon(reason, std::min(grace, kLongestTimeout));
   }
-  void TellLoss(double loss) { background_->TellLoss(loss); }
+  void TellLoss(double loss) {
+    if (!forked()) background_->TellLoss(loss);
+  }
   Status Stop(const std::string& reason);
   double clock() const;
   BatchShare share(int ahead) const;
-  int rank() const { return attached_ ? welcome().rank : -1; }
-  int workers() const { return attached_ ? welcome().workers : 0; }
-  std::string engine() const { return attached_ ? welcome().engine : std::string(); }
+  int rank() const { return in_job() ? welcome().rank : -1; }
+  int workers() const { return in_job() ? welcome().workers : 0; }
+  std::string engine() const { return in_job() ? welcome().engine : std::string(); }
   bool needs_gradients() const;
-  bool interrupted() const { return background_->interrupted(); }
+  bool interrupted() const { return background_->view().interrupted(); }
   Progress progress() const;
   GroupTransports group_transports() const;
   std::vector<MemoryHeld> memory() const { return meter_->Uses(); }
@@ -130,7 +134,9 @@ class SessionCalls {
   void GoOn();
   void GiveUpCall();
 
-  Welcome welcome() const { return background_->welcome(); }
+  // Attached, in the process that is. In a forked child a lock may be held for ever.
+  bool in_job() const { return attached_ && !forked(); }
+  Welcome welcome() const { return background_->view().welcome(); }
   Status Ready() const;
   Status ReadyToTrain() const;
   Status CheckUse(const Welcome& welcome) const;

@@ -5,13 +5,20 @@
 #include <cstdint>
 #include <string>
 
+#include "common/io/curve.h"
 #include "worker/memory/layout.h"
 
 namespace prd {
 namespace {
 
 constexpr std::size_t kMaxNameBytes = 256;
-constexpr std::size_t kCurveKeyBytes = 40;  // Z85
+
+bool IsTimeout(std::chrono::milliseconds time) {
+  return time.count() >= 0 && time <= kLongestTimeout;
+}
+std::string Allowed(const char* zero) {
+  return std::string(", allowed is 0 (") + zero + ") to " + std::to_string(kLongestTimeout.count());
+}
 
 Status Wrong(const std::string& what) { return Status(Code::kInvalidArgument, what); }
 
@@ -51,13 +58,13 @@ Status CheckOptions(const SessionOptions& options) {
     return Wrong("world_size: found " + std::to_string(options.world_size) +
                  ", allowed is 0 (the job's config says) or more (PRD_WORLD_SIZE)");
   }
-  if (options.timeout.count() < 0) {
-    return Wrong("timeout: found " + std::to_string(options.timeout.count()) +
-                 " ms, allowed is 0 (for ever) or more (PRD_TIMEOUT_MS)");
+  if (!IsTimeout(options.timeout)) {
+    return Wrong("timeout: found " + std::to_string(options.timeout.count()) + " ms" +
+                 Allowed("for ever") + " (PRD_TIMEOUT_MS)");
   }
-  if (options.start_timeout.count() < 0) {
-    return Wrong("start_timeout: found " + std::to_string(options.start_timeout.count()) +
-                 " ms, allowed is 0 (as timeout) or more (PRD_START_TIMEOUT_MS)");
+  if (!IsTimeout(options.start_timeout)) {
+    return Wrong("start_timeout: found " + std::to_string(options.start_timeout.count()) + " ms" +
+                 Allowed("as timeout") + " (PRD_START_TIMEOUT_MS)");
   }
   if (options.launch.size() > kMaxNameBytes) {
     return Wrong("launch: found " + std::to_string(options.launch.size()) +
@@ -74,19 +81,20 @@ Status CheckOptions(const SessionOptions& options) {
                  std::to_string(options.max_share) + ", allowed are 0 (none) to " +
                  std::to_string(kMaxBatch) + " samples (PRD_BATCH, PRD_MAX_SHARE)");
   }
-  if (options.reduce_timeout.count() < 0) {
-    return Wrong("reduce_timeout: found " + std::to_string(options.reduce_timeout.count()) +
-                 " ms, allowed is 0 (the job's lease) or more (PRD_REDUCE_TIMEOUT_MS)");
+  if (!IsTimeout(options.reduce_timeout)) {
+    return Wrong("reduce_timeout: found " + std::to_string(options.reduce_timeout.count()) + " ms" +
+                 Allowed("the job's lease") + " (PRD_REDUCE_TIMEOUT_MS)");
   }
   if (options.max_communicators < 1) {
     return Wrong("max_communicators: found " + std::to_string(options.max_communicators) +
                  ", allowed is 1 or more (PRD_MAX_COMMUNICATORS)");
   }
-  const std::size_t keys[] = {options.curve_server_key.size(), options.curve_public_key.size(),
-                              options.curve_secret_key.size()};
-  const bool none = std::all_of(std::begin(keys), std::end(keys), [](auto n) { return n == 0; });
+  const std::string* keys[] = {&options.curve_server_key, &options.curve_public_key,
+                               &options.curve_secret_key};
+  const bool none =
+      std::all_of(std::begin(keys), std::end(keys), [](auto k) { return k->empty(); });
   const bool all =
-      std::all_of(std::begin(keys), std::end(keys), [](auto n) { return n == kCurveKeyBytes; });
+      std::all_of(std::begin(keys), std::end(keys), [](auto k) { return IsCurveKey(*k); });
   if (!none && !all) {
     return Wrong(
         "curve_server_key, curve_public_key, curve_secret_key: allowed are three keys of 40 "
@@ -108,7 +116,9 @@ bool SameShapes(const std::vector<Tensor>& one, const std::vector<Tensor>& other
 Status CheckGradients(const std::vector<Tensor>& parameters, const std::vector<Tensor>& gradients) {
   PRD_RETURN_IF_ERROR(CheckTensors(gradients, "gradients"));
   if (SameShapes(parameters, gradients)) return Status::Ok();
-  return Wrong("gradients: needed are the number, sizes and dtypes of the parameters, or none");
+  return Wrong("gradients: found " + std::to_string(gradients.size()) +
+               " tensors; needed are as many as the parameters (" +
+               std::to_string(parameters.size()) + "), of their sizes and dtypes");
 }
 
 Status CheckReplica(const Replica& replica) {

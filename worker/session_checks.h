@@ -3,11 +3,16 @@
 #ifndef PRD_WORKER_SESSION_CHECKS_H_
 #define PRD_WORKER_SESSION_CHECKS_H_
 
+#include <chrono>
+#include <cstdint>
 #include <vector>
 
 #include "prd/session.h"
 
 namespace prd {
+
+// 34 years. A longer time would not fit into nanoseconds.
+inline constexpr std::chrono::milliseconds kLongestTimeout{std::int64_t{1} << 40};
 
 Status CheckOptions(const SessionOptions& options);
 

@@ -17,9 +17,9 @@ constexpr std::int64_t kLookedAtEvery = 16;
 
 Task<Status> SessionCalls::Step(StepInput input) {
   PRD_CO_RETURN_IF_ERROR(ReadyToTrain());
-  if (input.samples < 0) {
-    co_return Status(Code::kInvalidArgument,
-                     "samples: found " + std::to_string(input.samples) + ", allowed is 0 or more");
+  if (input.samples < 0 || input.samples > kMaxBatch) {
+    co_return Status(Code::kInvalidArgument, "samples: found " + std::to_string(input.samples) +
+                                                 ", allowed is 0 to " + std::to_string(kMaxBatch));
   }
   const Welcome welcome = this->welcome();
   SayIfNotWeighed(welcome, input.samples);
@@ -62,7 +62,7 @@ Task<Status> SessionCalls::Step(StepInput input) {
   outcome.adopted = outcome.adopted || settled_.adopted;
   settled_ = {};
   result_ = Describe(outcome);
-  const std::uint64_t exchanged = background_->exchanged_bytes();
+  const std::uint64_t exchanged = background_->view().exchanged_bytes();
   result_.sent_bytes += exchanged - std::exchange(exchanged_, exchanged);
   result_.computed = computed;
   co_return Status::Ok();
@@ -99,7 +99,7 @@ Task<SessionCalls::Looked> SessionCalls::LookForNonfinite(Welcome welcome, bool 
   }
   looked.nonfinite = found.has_value();
   if (!found) co_return looked;
-  const std::int64_t step = background_->progress().own.steps + 1;
+  const std::int64_t step = background_->view().progress().own.steps + 1;
   std::string why = std::string(gradients ? "gradients[" : "parameters[") +
                     std::to_string(found->tensor) + "] has a value that is not finite, in step " +
                     std::to_string(step);

@@ -19,6 +19,7 @@
 
 #include "common/io/clock.h"
 #include "common/io/heap.h"
+#include "common/io/system_error.h"
 
 namespace prd {
 namespace {
@@ -133,24 +134,24 @@ Result<std::unique_ptr<ConnectionGuard>> ConnectionGuard::Make(zmq::context_t& c
   guard->copy_ = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   guard->memory_ = ::open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
   if (guard->nothing_ < 0 || guard->copy_ < 0) {
-    return Status(Code::kUnavailable,
-                  std::string("/dev/null cannot be opened: ") + std::strerror(errno));
+    return SystemError(Code::kUnavailable, "/dev/null cannot be opened", errno);
   }
   guard->told_ = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   if (guard->told_ < 0) {
-    return Status(Code::kUnavailable, std::string("no eventfd: ") + std::strerror(errno));
+    return SystemError(Code::kUnavailable, "no eventfd", errno);
   }
   static std::atomic<std::uint64_t> number{0};
   const std::string name = "inproc://prd-guard-" + std::to_string(++number);
   constexpr int kEvents = ZMQ_EVENT_LISTENING | ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_ACCEPT_FAILED |
                           ZMQ_EVENT_CLOSED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_MONITOR_STOPPED;
   try {
-    if (::zmq_socket_monitor(socket.handle(), name.c_str(), kEvents) != 0) throw zmq::error_t();
+    // First: the destructor waits for a monitor's last event to be read.
     guard->events_ = zmq::socket_t(context, zmq::socket_type::pair);
     guard->events_.set(zmq::sockopt::linger, 0);
+    if (::zmq_socket_monitor(socket.handle(), name.c_str(), kEvents) != 0) throw zmq::error_t();
     guard->events_.connect(name);
   } catch (const zmq::error_t& error) {
-    return Status(Code::kInternal, std::string("connections cannot be watched: ") + error.what());
+    return SystemError(Code::kInternal, "connections cannot be watched", error.num());
   }
   guard->thread_ = std::thread([raw = guard.get()] { raw->Run(); });
   return guard;

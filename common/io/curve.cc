@@ -16,11 +16,6 @@ constexpr std::size_t kKeyText = 40;
 constexpr std::size_t kKeyBytes = 32;
 constexpr std::size_t kMaxKeys = 100'000;
 
-bool IsKey(const std::string& text) {
-  SecretBytes<kKeyBytes> raw;
-  return text.size() == kKeyText && ::zmq_z85_decode(raw.data(), text.c_str()) != nullptr;
-}
-
 // The first words of the lines. No copy of a line is left anywhere.
 Result<std::vector<std::string>> KeysIn(std::string_view text, const std::string& path) {
   constexpr std::string_view kSpace = " \t\r\v\f";
@@ -33,7 +28,7 @@ Result<std::vector<std::string>> KeysIn(std::string_view text, const std::string
     if (key.empty() || key == "#") continue;
     const std::string where = path + ":" + std::to_string(number) + ": ";
     keys.emplace_back(key);
-    if (!IsKey(keys.back())) {
+    if (!IsCurveKey(keys.back())) {
       return Status(Code::kInvalidArgument, where + "found a word of " +
                                                 std::to_string(key.size()) +
                                                 " characters that is no key, allowed is one Z85 "
@@ -57,6 +52,11 @@ Result<std::vector<std::string>> ReadKeys(const std::string& path, FileKind kind
 
 }  // namespace
 
+bool IsCurveKey(const std::string& text) {
+  SecretBytes<kKeyBytes> raw;
+  return text.size() == kKeyText && ::zmq_z85_decode(raw.data(), text.c_str()) != nullptr;
+}
+
 Result<CurveKeys> NewCurveKeys() {
   std::array<char, kKeyText + 1> public_key{};
   std::array<char, kKeyText + 1> secret_key{};
@@ -70,7 +70,7 @@ Result<CurveKeys> NewCurveKeys() {
 
 Result<CurveKeys> CurveKeysOf(const std::string& secret_key) {
   std::array<char, kKeyText + 1> public_key{};
-  if (!IsKey(secret_key) || ::zmq_curve_public(public_key.data(), secret_key.c_str()) != 0) {
+  if (!IsCurveKey(secret_key) || ::zmq_curve_public(public_key.data(), secret_key.c_str()) != 0) {
     return Status(Code::kInvalidArgument, "no secret key: allowed is a Z85 key of 40 characters");
   }
   return CurveKeys{.public_key = public_key.data(), .secret_key = secret_key};

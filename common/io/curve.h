@@ -22,6 +22,9 @@ struct CurveKeys {
   ~CurveKeys() { Cleanse(&secret_key); }
 };
 
+// 40 characters of Z85.
+bool IsCurveKey(const std::string& text);
+
 // A fresh pair. kFailedPrecondition when libzmq was built without CURVE.
 Result<CurveKeys> NewCurveKeys();
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -86,6 +87,27 @@ class GuardTest : public testing::Test {
 
 // By its number, once, and no other one's. Each connection gets the descriptor of the one before,
 // and speaks at once: mostly before the guard has heard of it, or of that one's end.
+// However many are left: it does not wait for a socket that it could not make.
+TEST_F(GuardTest, WithoutDescriptorsItIsNotMade) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int lowest = ::dup(0);
+  ASSERT_GE(lowest, 0);
+  ::close(lowest);
+  int refused = 0;
+  for (int left = 0;; ++left) {
+    rlimit few = before;
+    few.rlim_cur = static_cast<rlim_t>(lowest + left);
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+    const auto guard = ConnectionGuard::Make(context_, socket_, {});
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+    if (guard.ok()) break;
+    EXPECT_EQ(guard.status().code(), Code::kResourceExhausted) << guard.status().ToString();
+    ++refused;
+  }
+  EXPECT_GE(refused, 3);
+}
+
 TEST_F(GuardTest, TheEndOfAConnectionThatIsClaimedIsTold) {
   for (const std::string& at :
        {std::string("tcp://127.0.0.1:*"), "ipc:///tmp/prd-guard-" + std::to_string(::getpid())}) {

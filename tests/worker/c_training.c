@@ -175,7 +175,7 @@ const char* c_wrong_arguments(const char* endpoint) {
   const prd_tensor short_one = {.data = model.gradients, .count = 5};
   CHECK(end_call(session, prd_set_gradients(session, &short_one, 1), &model) ==
         PRD_INVALID_ARGUMENT);
-  CHECK(has(prd_message(session), "needed are the number, sizes and dtypes"));
+  CHECK(has(prd_message(session), "needed are as many as the parameters"));
   CHECK(end_call(session, prd_step(session, NULL), &model) == 0 && model.applied == 1);
   prd_close(session);
   return NULL;

@@ -53,7 +53,7 @@ TEST(HostTest, ErrorsSayWhatWasFound) {
   EXPECT_THAT(AddressTowards("tcp://nowhere").status().ToString(),
               HasSubstr("found \"tcp://nowhere\", needed is tcp://HOST:PORT"));
   EXPECT_THAT(AddressTowards("tcp://localhost:no-port").status().ToString(),
-              HasSubstr("found \"tcp://localhost:no-port\": "));
+              HasSubstr("found \"tcp://localhost:no-port\", needed is tcp://HOST:PORT"));
 }
 
 // A child that lives on does not keep its parent's connection.

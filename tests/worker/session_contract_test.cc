@@ -575,6 +575,9 @@ TEST(MisuseTest, AParameterThatWasWrittenBetweenCallsIsNamed) {
   EXPECT_EQ(step.code(), Code::kFailedPrecondition);
   EXPECT_THAT(step.message(), HasSubstr("parameters[1] was written between calls"));
   EXPECT_TRUE(session->Step().ok());
+  second[7] = 6;
+  EXPECT_THAT(session->SetGradients(replica.gradients).message(), HasSubstr("between calls"));
+  EXPECT_TRUE(session->SetGradients(replica.gradients).ok());
   EXPECT_TRUE(session->Finish().ok());
 }
 

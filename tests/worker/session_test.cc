@@ -6,16 +6,19 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstring>
 #include <functional>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "engines/all_reduce/options.h"
 #include "engines/p_reduce/options.h"
+#include "prd/leave_on_signal.h"
 #include "tests/worker/session_worker.h"
 
 namespace prd::session_test {
@@ -314,8 +317,26 @@ TEST(SessionTest, WrongOptionsAndReplicasAreNamed) {
   options.controller = "localhost:5775";
   EXPECT_NE(Session::Create(options).status().message().find("tcp://"), std::string::npos);
   options.controller = "tcp://127.0.0.1:5775";
-  options.curve_server_key = "short";
-  EXPECT_NE(Session::Create(options).status().message().find("curve"), std::string::npos);
+  for (const std::string& key : {std::string("short"), std::string(40, ' ')}) {  // no Z85
+    options.curve_server_key = options.curve_public_key = options.curve_secret_key = key;
+    EXPECT_NE(Session::Create(options).status().message().find("curve"), std::string::npos);
+  }
+  options.curve_server_key = options.curve_public_key = options.curve_secret_key = "";
+  options.controller = "tcp://127.0.0.1:99999";
+  EXPECT_NE(Session::Create(options).status().message().find("1 to 65535"), std::string::npos);
+  options.controller = "tcp://127.0.0.1:5775";
+  options.address = "localhost";
+  EXPECT_NE(Session::Create(options).status().message().find("PRD_ADDRESS"), std::string::npos);
+  options.address = "";
+  // It would overflow as nanoseconds.
+  using Milliseconds = std::chrono::milliseconds;
+  for (Milliseconds SessionOptions::*const time :
+       {&SessionOptions::timeout, &SessionOptions::start_timeout,
+        &SessionOptions::reduce_timeout}) {
+    SessionOptions longest = options;
+    longest.*time = Milliseconds::max();
+    EXPECT_EQ(Session::Create(longest).status().code(), Code::kInvalidArgument);
+  }
 
   FakeDaemon daemon(testing::SpecFor(Pairs(), 1));
   Worker worker(daemon, 0);
@@ -328,6 +349,96 @@ TEST(SessionTest, WrongOptionsAndReplicasAreNamed) {
   replica = worker.replica();
   replica.apply = nullptr;
   EXPECT_NE(worker.session->Attach(replica).message().find("apply"), std::string::npos);
+}
+
+TEST(SessionTest, WhatAStepSaysOfItsSamplesIsBounded) {
+  FakeDaemon daemon(testing::SpecFor(Pairs(), 1));
+  Worker worker(daemon, 0);
+  ASSERT_TRUE(worker.session->Attach(worker.replica()).ok());
+  for (const std::int64_t samples : {std::int64_t{-1}, kMaxBatch + 1}) {
+    EXPECT_EQ(worker.session->Step({.samples = samples}).status().code(), Code::kInvalidArgument);
+  }
+  EXPECT_TRUE(worker.session->Step({.samples = kMaxBatch}).ok());
+  EXPECT_TRUE(worker.session->Finish().ok());
+}
+
+// A controller takes no message of any size.
+TEST(SessionTest, OfALongReasonTheBeginningIsTold) {
+  const std::string reason = "why" + std::string(100'000, '!');
+  const auto has_why = [](const std::string& told) {
+    return told.size() < 1000 && told.find("why!!!") != std::string::npos;
+  };
+  FakeDaemon daemon(testing::SpecFor(Pairs(), 2));
+  InParallel(daemon, 2, [&](Worker* worker, int rank) {
+    ASSERT_TRUE(worker->session->Attach(worker->replica()).ok());
+    ASSERT_TRUE(worker->session->Step().ok());
+    if (rank == 1) {
+      EXPECT_TRUE(worker->session->Leave(reason).ok());
+      EXPECT_TRUE(daemon.WaitFor([&](const Record& record) {
+        const auto* left = std::get_if<WorkerLeft>(&record.body);
+        return left != nullptr && has_why(left->reason);
+      }));
+      return;
+    }
+    EXPECT_TRUE(worker->session->Stop(reason).ok());
+    EXPECT_TRUE(worker->session->Stop("not the first").ok());
+    for (Result<StepResult> step = worker->session->Step(); !step->done;) {
+      step = worker->session->Step();
+      ASSERT_TRUE(step.ok()) << step.status().ToString();
+    }
+    EXPECT_TRUE(daemon.WaitFor([&](const Record& record) {
+      const auto* stopped = std::get_if<FromWorker>(&record.body);
+      const auto* stop =
+          stopped == nullptr ? nullptr : std::get_if<StopJob>(&stopped->envelope.body);
+      return stop != nullptr && has_why(stop->reason);
+    }));
+    EXPECT_TRUE(worker->session->Finish().ok());
+  });
+}
+
+TEST(SessionTest, LeaveSoonNeedsNoReasonAndTakesAnyGrace) {
+  FakeDaemon daemon(testing::SpecFor(Pairs(), 1));
+  Worker worker(daemon, 0);
+  ASSERT_TRUE(worker.session->Attach(worker.replica()).ok());
+  worker.session->LeaveSoon(nullptr, std::chrono::milliseconds::max());
+  const Status left = worker.session->Step().status();
+  EXPECT_EQ(left.code(), Code::kAborted);
+  EXPECT_EQ(left.message().find("grace"), std::string::npos) << left.ToString();
+}
+
+TEST(SessionTest, ASessionThatHadToLeaveSaysWhyWhereItIsAttachedAgain) {
+  FakeDaemon daemon(testing::SpecFor(AllReduceOptions{}, 1));
+  Worker worker(daemon, 0);
+  Replica replica = worker.replica();
+  replica.gradients.clear();
+  for (int times = 0; times < 2; ++times) {
+    const Status status = worker.session->Attach(replica);
+    EXPECT_NE(status.message().find("reduces gradients"), std::string::npos) << status.ToString();
+  }
+}
+
+// Its copy of a lock may be held by a thread that it does not have.
+TEST(SessionTest, AForkedChildIsToldNothingAndEndsByItsSignals) {
+  FakeDaemon daemon(testing::SpecFor(Pairs(), 1));
+  Worker worker(daemon, 0);
+  ASSERT_TRUE(worker.session->Attach(worker.replica()).ok());
+  const LeaveOnSignal leaver(*worker.session);
+  const pid_t pid = fork();
+  ASSERT_GE(pid, 0);
+  if (pid == 0) {
+    Session& session = *worker.session;
+    session.TellLoss(1);
+    const bool nothing = session.rank() == -1 && session.workers() == 0 && session.clock() == 0 &&
+                         session.engine().empty() && !session.needs_gradients();
+    raise(nothing ? SIGTERM : SIGKILL);
+    _exit(1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(pid, &status, 0), pid);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+  EXPECT_EQ(leaver.came(), 0);
+  EXPECT_EQ(worker.session->rank(), 0);
+  EXPECT_TRUE(worker.session->Finish().ok());
 }
 
 // The body of the process that KilledWorkerIsDroppedAndTheOthersFinish kills.

@@ -178,9 +178,20 @@ using GpuOpen = Gpu* (*)(int interface, const char* version, int device, char* e
 // loaded once and stays. Errors: kUnavailable: prd was built without CUDA; the module is not there
 // or is another version's; the driver is missing or too old; no such device.
 Result<std::shared_ptr<Gpu>> OpenGpu(int device);
-// kInvalidArgument: the memory is a CUDA device's, which the processor cannot read. Asks the CUDA
-// driver if the process has loaded one; where it has not, no memory is.
-Status CheckHostPointer(const void* data);
+// Whether memory is a CUDA device's, which the processor cannot read. Asks the CUDA driver if the
+// process has loaded one by the time that this is made; where it has not, no memory is.
+class HostPointers {
+ public:
+  HostPointers();
+  ~HostPointers();
+  HostPointers(const HostPointers&) = delete;
+  HostPointers& operator=(const HostPointers&) = delete;
+  // kInvalidArgument: it is.
+  Status Check(const void* data) const;
+
+ private:
+  void* driver_;
+};
 // "cuda:N", "cuda" (0), "cpu" or "" (nullopt). kInvalidArgument for anything else.
 Result<std::optional<int>> ParseDevice(const std::string& device);
 

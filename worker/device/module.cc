@@ -94,10 +94,15 @@ Result<std::shared_ptr<Gpu>> OpenGpu(int device) {
   return std::shared_ptr<Gpu>(gpu);
 }
 
-Status CheckHostPointer(const void* data) {
-  void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-  if (driver == nullptr) return Status::Ok();
-  const auto get = reinterpret_cast<PointerGetAttribute>(dlsym(driver, "cuPointerGetAttribute"));
+HostPointers::HostPointers() : driver_(dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD)) {}
+
+HostPointers::~HostPointers() {
+  if (driver_ != nullptr) dlclose(driver_);
+}
+
+Status HostPointers::Check(const void* data) const {
+  if (driver_ == nullptr) return Status::Ok();
+  const auto get = reinterpret_cast<PointerGetAttribute>(dlsym(driver_, "cuPointerGetAttribute"));
   const auto at = reinterpret_cast<std::uintptr_t>(data);
   unsigned type = 0;
   unsigned managed = 0;
@@ -105,7 +110,6 @@ Status CheckHostPointer(const void* data) {
   // It gives an error for memory that it does not know.
   const bool known = get != nullptr && get(&type, kMemoryType, at) == 0 &&
                      get(&managed, kIsManaged, at) == 0 && get(&device, kDeviceOrdinal, at) == 0;
-  dlclose(driver);
   if (!known || type != kOfDevice || managed != 0) return Status::Ok();
   const std::string name = "cuda:" + std::to_string(device);
   return Status(Code::kInvalidArgument, "it is memory of " + name +

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "common/io/secret.h"
+#include "common/io/system_error.h"
 
 namespace prd {
 namespace {
@@ -124,8 +125,12 @@ Result<Endpoints> Listen(const Listening& listening, zmq::socket_t* socket) {
       PRD_RETURN_IF_ERROR(BindTcp(listening, socket, &endpoints));
     }
   } catch (const zmq::error_t& error) {
-    return Status(Code::kInvalidArgument,
-                  "listening for peers on " + listening.address + ": " + error.what());
+    const bool tcp = !endpoints.bound.empty();
+    return SystemError(Code::kInvalidArgument,
+                       tcp ? "address: found \"" + listening.address +
+                                 "\", needed is a numeric address of this host (PRD_ADDRESS)"
+                           : "listening for peers on this host",
+                       error.num());
   }
   return endpoints;
 }

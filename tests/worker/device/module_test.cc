@@ -54,23 +54,23 @@ Status OpenWith(const std::string& module, int device = 0) {
   return OpenGpu(device).status();
 }
 
-TEST(CheckHostPointerTest, RefusesADevicesMemoryOnceADriverIsThere) {
+TEST(HostPointersTest, RefusesADevicesMemoryOnceADriverIsThere) {
   const std::byte host[8] = {};
-  EXPECT_TRUE(CheckHostPointer(host).ok());
+  EXPECT_TRUE(HostPointers().Check(host).ok());
   void* driver = dlopen(PRD_FAKE_DRIVER, RTLD_NOW);
   ASSERT_NE(driver, nullptr) << dlerror();
   const auto* device = static_cast<const std::byte*>(dlsym(driver, "prd_fake_device_memory"));
   const void* managed = dlsym(driver, "prd_fake_managed_memory");
   ASSERT_TRUE(device != nullptr && managed != nullptr);
-  EXPECT_TRUE(CheckHostPointer(host).ok());
-  EXPECT_TRUE(CheckHostPointer(managed).ok());
-  for (const Status& status : {CheckHostPointer(device), CheckHostPointer(device + 63)}) {
+  EXPECT_TRUE(HostPointers().Check(host).ok());
+  EXPECT_TRUE(HostPointers().Check(managed).ok());
+  for (const Status& status : {HostPointers().Check(device), HostPointers().Check(device + 63)}) {
     EXPECT_EQ(status.code(), Code::kInvalidArgument);
     EXPECT_THAT(status.message(), HasSubstr("memory of cuda:3"));
     EXPECT_THAT(status.message(), HasSubstr("Replica::device"));
   }
   dlclose(driver);
-  EXPECT_TRUE(CheckHostPointer(device).ok());
+  EXPECT_TRUE(HostPointers().Check(device).ok());
 }
 
 TEST(ParseDeviceTest, NamesTheProcessorOrOneDevice) {

@@ -23,7 +23,8 @@ namespace prd {
 
 // While it lives, the first of these signals makes the session leave (Session::LeaveSoon), and says
 // so on stderr; the next one cancels the session (Session::Cancel), which then leaves at once. One
-// at a time in a process. The session outlives it, and is not moved.
+// at a time in a process. The session outlives it, and is not moved. A forked child has the default
+// actions of these signals.
 class LeaveOnSignal {
  public:
   // `grace`: as in LeaveSoon.
@@ -31,6 +32,7 @@ class LeaveOnSignal {
                          std::chrono::milliseconds grace = std::chrono::milliseconds(0)) {
     grace_ = grace;
     came_ = 0;
+    process_ = getpid();
     session_ = &session;
     struct sigaction action = {};
     action.sa_handler = OnSignal;
@@ -56,6 +58,11 @@ class LeaveOnSignal {
   static void OnSignal(int number) {
     Session* const session = session_;
     if (session == nullptr) return;
+    if (getpid() != process_) {
+      signal(number, SIG_DFL);
+      raise(number);  // comes once this has returned
+      return;
+    }
     int none = 0;
     if (!came_.compare_exchange_strong(none, number)) return session->Cancel();
     static constexpr char kLine[] =
@@ -69,6 +76,7 @@ class LeaveOnSignal {
 
   inline static std::atomic<Session*> session_ = nullptr;
   inline static std::atomic<int> came_ = 0;
+  inline static pid_t process_ = 0;
   inline static std::chrono::milliseconds grace_{0};
   std::vector<std::pair<int, Action>> former_;
 };

@@ -89,10 +89,10 @@ struct Replica {
   // other.
   bool state_in_apply = false;
   // Applies the gradients to the parameters: the local optimiser step. Step calls `apply`, and
-  // Finish does while results are left to apply, both on the caller's thread. One call of `apply`
-  // may stand for several reductions. If `apply` throws, the worker leaves the job, and the
-  // exception leaves Step or Finish. The background thread may have to wait for `apply`, so it has
-  // to take a small part of the lease (lease_ms in the config).
+  // Pause, Resume, Mean, Average and Finish do while results are left to apply, all on the caller's
+  // thread. One call of `apply` may stand for several reductions. If `apply` throws, the worker
+  // leaves the job, and the exception leaves that call. The background thread may have to wait for
+  // `apply`, so it has to take a small part of the lease (lease_ms in the config).
   std::function<void()> apply;
   // For a replica from a checkpoint: what this worker had trained, and what all workers had
   // (Session::progress() then). StepResult::steps and progress() go on from there.

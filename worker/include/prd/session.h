@@ -80,8 +80,8 @@ class PRD_EXPORT Session {
   // Joins the job. Blocks until all workers of the job are there; then the parameters are a copy of
   // the lowest rank's. In a job that runs already they are a copy of a peer's; after an error they
   // and state may be so in part, and its message says it. kUnavailable at once: the replica's
-  // device cannot be used. A refusal has the controller's code. Unless cancelled, it may be called
-  // again.
+  // device cannot be used. A refusal has the controller's code. It may be called again, unless the
+  // session is cancelled, or has left because the job's engine needs gradients that are not there.
   Status Attach(Replica replica);
 
   // Gives the replica its gradients, or others: as Replica::gradients. Between any two calls after
@@ -113,9 +113,9 @@ class PRD_EXPORT Session {
 
   // The job is done, for all workers, as if its goal were reached: for early stopping. Does not
   // wait; Step says `done` once the controller knows, with the last group under engines whose
-  // workers stop together. `reason` is for people who watch the job. Of several calls, of any
-  // workers, the first counts; after the goal it does nothing. kFailedPrecondition: before Attach,
-  // or the controller is of an older version. Any thread.
+  // workers stop together. `reason` is for people who watch the job, 256 bytes of it. Of several
+  // calls, of any workers, the first counts; after the goal it does nothing. kFailedPrecondition:
+  // before Attach, or the controller is of an older version. Any thread.
   Status Stop(const std::string& reason);
 
   // Tells the loss of a batch, for people who watch the job (`prdctl serve`); training does not use
@@ -157,8 +157,8 @@ class PRD_EXPORT Session {
   // it when all workers stop; where only this one does, do not wait, or Leave. Errors as Step's.
   Status Finish(FinishOptions options = {});
 
-  // Leaves the job without the average, while the others go on. Takes up to a second; works after
-  // Cancel. Only the destructor may follow.
+  // Leaves the job without the average, while the others go on, and tells them 256 bytes of
+  // `reason`. Takes up to a second; works after Cancel. Only the destructor may follow.
   Status Leave(const std::string& reason);
 
   // Leaves the job at the next boundary: for SIGTERM (prd/leave_on_signal.h), or a spot notice. The
@@ -175,7 +175,7 @@ class PRD_EXPORT Session {
   void LeaveSoon(const char* reason,
                  std::chrono::milliseconds grace = std::chrono::milliseconds(0));
 
-  // The call in progress, and all later ones but Leave, return kCancelled soon. Threads: LeaveSoon.
+  // The call in progress, and later ones that wait for others: kCancelled soon. Threads: LeaveSoon.
   void Cancel();
 
   int rank() const;     // -1 before Attach

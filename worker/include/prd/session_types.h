@@ -17,9 +17,10 @@ struct SessionOptions {
   // of this host's, /run/prd/workers (`listen` in config/prd.toml says which the first is).
   // PRD_CONTROLLER.
   std::string controller;
-  std::string job;     // PRD_JOB; required
-  int rank = -1;       // -1: the controller gives the lowest free rank
-  int world_size = 0;  // workers that the launcher started; 0: the job's config says
+  std::string job;  // PRD_JOB; required
+  int rank = -1;    // -1: the controller gives the lowest free rank
+  // Workers that the launcher started, for a job whose config has no `workers`. 0: not known.
+  int world_size = 0;
   // The address of this host at which workers on other hosts reach this one. Empty: the address
   // that routes to the controller; if the controller is on this host, no other host is reached, and
   // workers use ipc alone. Workers of one job on one host use ipc, and run as one user.
@@ -88,8 +89,8 @@ struct BatchShare {
 };
 
 struct StepInput {
-  // In this step's batch; 0: not told, or as share() says. Counted by progress(), and by engines
-  // that weigh unequal batches; which ones those are: worker/README.md.
+  // In this step's batch, at most 2^31; 0: not told, or as share() says. Counted by progress(), and
+  // by engines that weigh unequal batches; which ones those are: worker/README.md.
   std::int64_t samples = 0;
   // The caller cut the step short (Interrupted). Its gradients do not count, and `apply` does not
   // run for them. Step returns at once, unless the engine needs this worker all the same.
