@@ -2,9 +2,11 @@
 #include "prd/session.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -349,6 +351,46 @@ TEST(SessionTest, WrongOptionsAndReplicasAreNamed) {
   replica = worker.replica();
   replica.apply = nullptr;
   EXPECT_NE(worker.session->Attach(replica).message().find("apply"), std::string::npos);
+}
+
+// Groups that fail at once are not formed again without a pause.
+TEST(SessionTest, AWorkerWithoutDescriptorsJoinsOnceItHasSome) {
+  FakeDaemon daemon(testing::SpecFor(AllReduceOptions{}, 2));
+  Worker first(daemon, 0), second(daemon, 1);
+  std::thread attaching([&] { EXPECT_TRUE(first.session->Attach(first.replica()).ok()); });
+  EXPECT_TRUE(daemon.WaitFor(
+      [](const Record& record) { return std::holds_alternative<FromWorker>(record.body); }));
+  Replica smaller = second.replica();
+  smaller.parameters.pop_back();
+  smaller.gradients.pop_back();
+  EXPECT_EQ(second.session->Attach(std::move(smaller)).code(), Code::kInvalidArgument);
+  // Both are connected to the controller, and not to each other.
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int lowest = dup(0);
+  close(lowest);
+  rlimit few = before;
+  few.rlim_cur = static_cast<rlim_t>(lowest);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  std::thread again([&] {
+    const Status status = second.session->Attach(second.replica());
+    EXPECT_TRUE(status.ok()) << status.ToString();
+  });
+  EXPECT_TRUE(daemon.WaitFor([](const Record& record) {
+    const auto* from = std::get_if<FromWorker>(&record.body);
+    const auto* finished = from == nullptr ? nullptr : std::get_if<Finished>(&from->envelope.body);
+    return finished != nullptr && !finished->unreachable.empty();
+  }));
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  const std::vector<Record> records = daemon.records();
+  EXPECT_LT(std::count_if(records.begin(), records.end(),
+                          [](const Record& record) {
+                            return std::holds_alternative<GroupFormed>(record.body);
+                          }),
+            20);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  attaching.join();
+  again.join();
 }
 
 TEST(SessionTest, WhatAStepSaysOfItsSamplesIsBounded) {

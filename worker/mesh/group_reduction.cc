@@ -267,6 +267,8 @@ void GroupReduction::Connect() {
       unreachable_ = {i};
     } else if (reduction_ && reduction_->Needs(i)) {
       failure_ = context_.peers->Use(*endpoint);
+      // The next group would fail as this one, until there is one again: the two are to be probed.
+      if (failure_.code() == Code::kResourceExhausted) unreachable_ = {i};
     }
   }
 }

@@ -13,6 +13,8 @@
 #include <limits>
 #include <utility>
 
+#include "common/io/system_error.h"
+
 namespace prd {
 namespace {
 
@@ -206,7 +208,7 @@ Result<std::unique_ptr<ZmqTransport>> ZmqTransport::Make(zmq::context_t* context
     transport.reset(new ZmqTransport(context, std::move(options)));
     PRD_RETURN_IF_ERROR(transport->Bind());
   } catch (const zmq::error_t& error) {
-    return Status(Code::kInvalidArgument, std::string("listening for peers: ") + error.what());
+    return SystemError(Code::kInvalidArgument, "listening for peers", error.num());
   }
   return transport;
 }
@@ -239,7 +241,7 @@ Result<std::unique_ptr<Link>> ZmqTransport::Open(const Opening& opening) {
   try {
     return std::unique_ptr<Link>(std::make_unique<ZmqLink>(context_, opening, ++opened_));
   } catch (const zmq::error_t& error) {
-    return Status(Code::kUnavailable, "connecting to " + opening.endpoint + ": " + error.what());
+    return SystemError(Code::kUnavailable, "connecting to " + opening.endpoint, error.num());
   }
 }
 
