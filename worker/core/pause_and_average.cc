@@ -23,7 +23,7 @@ void SessionFlow::ContinueMean(Actions* out) {
     return;
   }
   if (p_.standing.paused && p_.mean.resumes()) {
-    SayResume(out);
+    if (!std::exchange(p_.standing.said_resume, true)) Push(prd::Resume{}, out);
     return;
   }
   Done(p_.mean.End(), out);

@@ -105,7 +105,7 @@ void SessionCore::Resume(Instant now, Actions* out) {
   flow_->BeginCall(Call::kResume);
   if (flow_->EndsCall(out) || p_->standing.said_leave) return;
   if (flow_->is_member() && p_->standing.paused) {
-    flow_->SayResume(out);
+    if (!std::exchange(p_->standing.said_resume, true)) flow_->Push(prd::Resume{}, out);
     return flow_->BeginHeld(out);
   }
   p_->standing.paused = false;

@@ -75,12 +75,6 @@ void SessionFlow::SayEnd(Actions* out) {
   Done(Status::Ok(), out);
 }
 
-void SessionFlow::SayResume(Actions* out) {
-  if (std::exchange(p_.standing.said_resume, true)) return;
-  p_.shares.ForgetTold();
-  Push(prd::Resume{}, out);
-}
-
 void SessionFlow::TellTrained(Actions* out) {
   if (!trains()) return;
   if (auto progressed = p_.report.Tell(p_.now)) Push(std::move(*progressed), out);

@@ -34,7 +34,6 @@ class SessionFlow final : public StepContext {
   void SayHello(Actions* out);
   void SayReady(Actions* out) override;
   void SayEnd(Actions* out) override;
-  void SayResume(Actions* out);
   void SayStop(Actions* out);
   // What has been trained, where no Ready has told it.
   void TellTrained(Actions* out);

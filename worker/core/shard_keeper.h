@@ -104,8 +104,9 @@ class ShardKeeper {
 
   void OnTime(Instant now, Actions* out);
   std::optional<Instant> NextDeadline() const;
-  // Pulls of updates on their way, for tests.
+  // Pulls on their way, for tests: of updates, of states.
   std::size_t deltas_under_way() const { return deltas_.under_way(); }
+  std::size_t states_under_way() const { return states_.under_way(); }
 
  private:
   // The newest update of a worker in a shard.

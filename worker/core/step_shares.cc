@@ -35,14 +35,10 @@ void StepShares::Set(const SetShare& share) {
   while (shares_.size() > kMostPlanned) shares_.pop_front();
 }
 
-void StepShares::ForgetTold() {
+void StepShares::Forget() {
   ++version_;
   shares_.clear();
   more_.clear();
-}
-
-void StepShares::Forget() {
-  ForgetTold();
   open_ = false;
 }
 

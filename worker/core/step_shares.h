@@ -25,9 +25,7 @@ class StepShares {
   // ---- from the controller ----
   void OnWelcome(const Welcome& welcome);
   void Set(const SetShare& share);
-  // The worker comes back from a pause. Others have had its share meanwhile: it is told again.
-  void ForgetTold();
-  // A new incarnation begins: the same, and what it has computed of a step.
+  // A new incarnation begins: what was told is void.
   void Forget();
 
   // ---- a step ----
