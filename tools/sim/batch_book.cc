@@ -26,6 +26,13 @@ void BatchBook::Forgot(RunId run, const std::vector<Record>& records) {
   for (const Record& record : records) Take(run, record, false);
 }
 
+bool BatchBook::WentElsewhere(RunId run, Iteration step, Iteration before) const {
+  const auto job = runs_.find(run);
+  if (job == runs_.end()) return false;
+  const auto next = job->second.elsewhere.lower_bound(step - before);
+  return next != job->second.elsewhere.end() && *next <= step;
+}
+
 void BatchBook::Take(RunId run, const Record& record, bool check) {
   const auto found = runs_.find(run);
   if (found == runs_.end() || found->second.use == Engine::Batches::kNone) return;

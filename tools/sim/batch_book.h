@@ -9,7 +9,8 @@
 //   share-owner   shares are of workers that are there, and more than a share of those who can
 //   share-time    where samples always take the same time, a share of one pass is expected to take
 //                 that, with a wide margin above it
-//   share-ahead   a share does not change any more once a loader has drawn its samples
+//   share-ahead   a share does not change any more once a loader has drawn its samples, unless the
+//                 history says that the job goes on with another model since
 //
 // Shares on parts (Batches::kParts) may be lost: batch-whole and share-ahead are not about those.
 #ifndef PRD_TOOLS_SIM_BATCH_BOOK_H_
@@ -54,6 +55,9 @@ class BatchBook {
     const auto found = runs_.find(run);
     return found != runs_.end() && found->second.use == Engine::Batches::kWhole;
   }
+  // Whether the job has gone on with another model at one of the steps up to `step`, `before` ones
+  // among them.
+  bool WentElsewhere(RunId run, Iteration step, Iteration before) const;
 
  private:
   struct Member {

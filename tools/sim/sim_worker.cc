@@ -272,7 +272,9 @@ void SimWorker::BeginPass() {
 void SimWorker::DrawAhead() {
   if (lead_ == 0 || !parts_->batches->whole(run_number())) return;
   const auto drawn = drawn_.find(piece_.step);
-  if (drawn != drawn_.end() && passes_.empty() && drawn->second.first != piece_.first) {
+  const bool differs = drawn != drawn_.end() && drawn->second.first != piece_.first;
+  if (differs && passes_.empty() &&
+      !parts_->batches->WentElsewhere(run_number(), piece_.step, lead_)) {
     throw Violation("share-ahead", WorkerName(number_) + " has drawn samples from " +
                                        std::to_string(drawn->second.first) + " on for step " +
                                        std::to_string(piece_.step) + ", and computes from " +
