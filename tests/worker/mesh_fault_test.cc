@@ -346,6 +346,24 @@ TEST(MeshFaultTest, FramesOfUnannouncedGroupsAreBounded) {
   }
 }
 
+// A worker that has come back gets what was sent to it before, over the new connection too.
+TEST(MeshFaultTest, FramesAfterOneForAnotherIncarnationCome) {
+  Node a(1);
+  PlayedWorker peer(a.mesh.get(), 7, 900);
+  for (std::uint64_t number = 1; number <= 3; ++number) {
+    peer.Send({.kind = FrameKind::kRing,
+               .run = 1,
+               .group = 1000 + number,
+               .from = 7,
+               .to = a.incarnation + (number == 2 ? 1 : 0),
+               .stream = 1,
+               .number = number},
+              "");
+  }
+  EXPECT_TRUE(RunUntil({a.mesh.get()}, [&] { return a.mesh->mesh->counters().early == 2; }));
+  EXPECT_EQ(a.mesh->mesh->counters().dropped, 1u);
+}
+
 TEST(MeshFaultTest, OversizedPartsCloseTheConnection) {
   Node a(1), b(2);
   PlayedWorker stranger(a.mesh.get(), 7, 900);

@@ -251,17 +251,24 @@ bool Mesh::ReceiveOne(Instant now) {
   const std::optional<FrameHeader> header =
       visitor != nullptr ? Open(visitor, &arrival) : std::optional<FrameHeader>();
   transport_->Attribute(visitor == nullptr ? 0 : visitor->from);
-  if (!header || header->to != options_.incarnation) {
+  // One for the incarnation before this one is void. It has come all the same: those of its stream
+  // after it are not to wait for it.
+  const bool mine = header && header->to == options_.incarnation;
+  if (!header) {
     ++counters_.dropped;
   } else if (header->stream != 0 && arrivals_.Misses(*header)) {
     // What was sent before is lost, and not to be acknowledged with this one: both are asked for
     // again.
-    peers_.SetSpoiled(now, header->from, arrival.visitor);
+    if (mine) peers_.SetSpoiled(now, header->from, arrival.visitor);
     ++counters_.dropped;
   } else if (header->stream != 0 && !arrivals_.Take(now, *header)) {
     ++counters_.repeated;
   } else {
     if (header->stream != 0) peers_.ClearSpoiled(header->from, arrival.visitor);
+    if (!mine) {
+      ++counters_.dropped;
+      return true;
+    }
     OnFrame(now, *header, std::move(arrival.payload));
   }
   return true;
