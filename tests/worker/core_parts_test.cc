@@ -486,6 +486,7 @@ class FakeContext final : public StepContext {
  public:
   explicit FakeContext(SessionParts& parts) : StepContext(parts) {}
   void Push(WorkerBody, Actions*) override { said += "push "; }
+  bool EndsPartial(Actions*) override { return false; }
   void SayReady(Actions*) override {
     step.ready_waiting = step.ready.waiting;
     said += "ready ";

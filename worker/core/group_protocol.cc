@@ -58,6 +58,7 @@ void GroupProtocol::SignalAgain(Actions* out) {
   }
   const bool stepping = aim == Aim::kStep || (ctx().Ends() && !ctx().standing.said_end());
   if (!stepping || !ctx().trains() || ctx().step.ready_waiting) return;
+  if (aim == Aim::kStep && ctx().EndsPartial(out)) return;
   if (AsksBeforeGroups(ctx().plan())) return Ask(out);
   ctx().SayReady(out);
 }

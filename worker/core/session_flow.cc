@@ -56,6 +56,15 @@ void SessionFlow::SayReady(Actions* out) {
   Push(p_.step.ready, out);
 }
 
+// It was told while nothing waited for it: in a copy, or a group, that failed.
+bool SessionFlow::EndsPartial(Actions* out) {
+  const Iteration at = p_.step.iteration + 1;
+  if (p_.step.discard || !p_.shares.Lacks(at, p_.step.ready.made_up)) return false;
+  p_.shares.Reopen(at);
+  StepPartial(out);
+  return true;
+}
+
 void SessionFlow::SayEnd(Actions* out) {
   if (!trains() || p_.step.ready_waiting || p_.standing.said_end() || !p_.work.idle()) return;
   TellTrained(out);

@@ -33,6 +33,7 @@ class SessionFlow final : public StepContext {
   // once `apply` has run, if it runs now. Results in the inbox are given up.
   void SayHello(Actions* out);
   void SayReady(Actions* out) override;
+  bool EndsPartial(Actions* out) override;
   void SayEnd(Actions* out) override;
   void SayStop(Actions* out);
   // What has been trained, where no Ready has told it.

@@ -58,6 +58,9 @@ class StepContext {
   void RefuseCopy(const std::string& why, Actions* out);
   // Sends `step.ready`, with what has been trained.
   virtual void SayReady(Actions* out) = 0;
+  // Whether more of the step in progress is to be computed than was when it was whole. The call has
+  // ended for it then. REQUIRES: the step is not signalled.
+  virtual bool EndsPartial(Actions* out) = 0;
   // Tells the controller that the call in progress Ends, if nothing is left to do.
   virtual void SayEnd(Actions* out) = 0;
 

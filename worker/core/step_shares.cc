@@ -1,6 +1,7 @@
 #include "worker/core/step_shares.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <utility>
 
 namespace prd {
@@ -61,6 +62,10 @@ std::vector<StepShares::Piece> StepShares::PiecesOf(Iteration step) const {
     pieces.push_back({.step = step, .first = share.first, .samples = share.samples});
   }
   return pieces;
+}
+
+bool StepShares::Lacks(Iteration step, std::uint32_t made_up) const {
+  return options_.accumulates && PiecesOf(step).size() > 1 + std::size_t{made_up};
 }
 
 StepShares::Piece StepShares::Next(Iteration iteration) const {

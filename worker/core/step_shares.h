@@ -46,6 +46,9 @@ class StepShares {
     ++version_;
   }
 
+  // More than `made_up` orders are told for this step, besides its share.
+  bool Lacks(Iteration step, std::uint32_t made_up) const;
+
   // ---- what to compute ----
   struct Piece {
     Iteration step = 0;
