@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <filesystem>
@@ -34,7 +35,9 @@ Output Shell(const std::string& command) {
   return output;
 }
 
-Output Prdsim(const std::string& arguments) { return Shell(PRD_BIN_DIR "/prdsim " + arguments); }
+Output Prdsim(const std::string& arguments, const std::string& redirected = "") {
+  return Shell("( " PRD_BIN_DIR "/prdsim " + arguments + redirected + " )");
+}
 
 const std::string kData = PRD_SOURCE_DIR "/tests/sim/";
 const std::string kStraggler = kData + "workloads/straggler.toml";
@@ -130,6 +133,120 @@ TEST(Prdsim, Draws) {
     EXPECT_THAT(svg, HasSubstr("</svg>")) << name;
   }
   std::filesystem::remove_all(dir);
+}
+
+// A workload of forty steps of 20 ms, which do not fit into half a second.
+class TooShort {
+ public:
+  TooShort() { std::ofstream(path_) << "[cluster]\nworkers = 2\nsteps = 40\nseconds = 0.5\n"; }
+  ~TooShort() { std::filesystem::remove(path_); }
+  const std::string& path() const { return path_; }
+
+ private:
+  const std::string path_ =
+      testing::TempDir() + "/prdsim_too_short_" + std::to_string(getpid()) + ".toml";
+};
+
+TEST(Prdsim, CompareTellsWhichRunsHaveBrokenAnInvariant) {
+  const TooShort workload;
+  const std::string compare = "compare " + workload.path() + " --engine all-reduce --seeds 2";
+  const Output text = Prdsim(compare);
+  EXPECT_EQ(text.code, 3) << text.text;
+  EXPECT_THAT(text.text, HasSubstr("BROKEN all-reduce, seed 1: no-hang: "));
+  EXPECT_THAT(text.text, HasSubstr("BROKEN all-reduce, seed 2: no-hang: "));
+  const Output json = Prdsim(compare + " --json");
+  EXPECT_EQ(json.code, 3);
+  const Json row = Json::parse(json.text, nullptr, false)[0];
+  ASSERT_EQ(row["broken"].size(), 2u) << json.text;
+  EXPECT_EQ(row["broken"][1]["seed"], 2);
+  EXPECT_EQ(row["broken"][1]["invariant"], "no-hang");
+  EXPECT_TRUE(row["loss"].is_null());  // nothing is trained
+}
+
+TEST(Prdsim, ComparesSeedsUpToTheLastOne) {
+  const Output json = Prdsim("compare " + kStraggler + " --steps 2 --engine all-reduce --json " +
+                             "--seed 18446744073709551615 --seeds 2");
+  EXPECT_EQ(json.code, 0) << json.text;
+  EXPECT_EQ(Json::parse(json.text, nullptr, false)[0]["runs"], 2) << json.text;
+}
+
+TEST(Prdsim, ComparesTheEnginesThatFitWhereNoneIsNamed) {
+  const std::string compare = "compare " + kStraggler + " --steps 2 --workers 1";
+  const Output all = Prdsim(compare);
+  EXPECT_EQ(all.code, 0) << all.text;
+  EXPECT_THAT(all.text, HasSubstr("left out, as their options do not fit"));
+  EXPECT_THAT(all.text, HasSubstr("all-reduce "));
+  EXPECT_EQ(Prdsim(compare + " --engine backup").code, 1);
+}
+
+TEST(Prdsim, TimeThatTheUserLimitsIsNoBrokenInvariant) {
+  const TooShort workload;
+  const std::string& path = workload.path();
+  EXPECT_EQ(Prdsim("run " + path).code, 3);
+  const Output text = Prdsim("run " + path + " --seconds 0.6");
+  EXPECT_EQ(text.code, 0) << text.text;
+  EXPECT_THAT(text.text, HasSubstr("2 of 2 workers had not finished by 0.6 s\n"));
+  const Output json = Prdsim("run " + kStraggler + " --seconds 1 --json");
+  EXPECT_EQ(json.code, 0);
+  EXPECT_EQ(Json::parse(json.text, nullptr, false)["unfinished_workers"], 8) << json.text;
+  EXPECT_EQ(Prdsim("compare " + path + " --engine ssp --seconds 0.4").code, 0);
+  EXPECT_EQ(Prdsim("compare " + path + " --engine ssp --seconds 0.6").code, 3);
+}
+
+TEST(Prdsim, RefusesNumbersThatAreNotAllowed) {
+  for (const char* seconds : {"inf", "nan", "-1", "0", "1e300", "x"}) {
+    const Output output = Prdsim("run " + kStraggler + " --seconds " + seconds);
+    EXPECT_EQ(output.code, 2) << seconds;
+    EXPECT_THAT(output.text, HasSubstr("--seconds: found " + std::string(seconds) +
+                                       ", allowed is a number from 0.001 to below 1e+09"));
+  }
+  EXPECT_THAT(Prdsim("run " + kStraggler + " --steps -1").text,
+              HasSubstr("--steps: found -1, allowed is a whole number from 0 to 1000000000"));
+  for (const char* command : {"compare", "sweep"}) {
+    for (const char* numbers : {"--seeds 0", "--seeds -1", "--seed -1"}) {
+      EXPECT_EQ(Prdsim(command + (" " + kStraggler) + " " + numbers).code, 2) << numbers;
+    }
+  }
+  EXPECT_EQ(Prdsim("mesh --seeds 0").code, 2);
+}
+
+TEST(Prdsim, ARunTakesOneEngine) {
+  const std::string two = kStraggler + " --engine ssp --engine hop";
+  const Output run = Prdsim("run " + two);
+  EXPECT_EQ(run.code, 1);
+  EXPECT_THAT(run.text, HasSubstr("engine: found 2 of them, a run takes one"));
+  EXPECT_EQ(Prdsim("sweep --as-is " + two).code, 1);
+}
+
+TEST(Prdsim, OutputThatCannotBeWrittenIsAnError) {
+  const std::string short_run = "run " + kData + "workloads/training.toml --seconds 1";
+  const std::string stdouts[] = {short_run, short_run + " --json", "keys", "--help"};
+  for (const std::string& arguments : stdouts) {
+    const Output output = Prdsim(arguments, " > /dev/full");
+    EXPECT_EQ(output.code, 1) << arguments;
+    EXPECT_THAT(output.text, HasSubstr("the standard output cannot be written")) << arguments;
+  }
+  for (const char* option : {" --loss", " --timeline"}) {
+    const Output output = Prdsim(short_run + option + " /dev/full");
+    EXPECT_EQ(output.code, 1) << option;
+    EXPECT_THAT(output.text, HasSubstr("/dev/full: cannot be written: No space left"));
+  }
+}
+
+TEST(Prdsim, BesideJsonATraceGoesToStderr) {
+  for (const char* command : {"run ", "sweep --seeds 1 "}) {
+    const Output output =
+        Prdsim(command + kData + "faults/none.toml --json --trace", " 2> /dev/null");
+    EXPECT_TRUE(Json::parse(output.text, nullptr, false).is_object()) << output.text;
+  }
+}
+
+TEST(Prdsim, NoLossIsDrawnWhereThereIsNoObjective) {
+  for (const char* command : {"run ", "compare "}) {
+    const Output output = Prdsim(command + kStraggler + " --loss /nonexistent/l.svg");
+    EXPECT_EQ(output.code, 1);
+    EXPECT_THAT(output.text, HasSubstr("the workload has no objective"));
+  }
 }
 
 TEST(Prdsim, ErrorsAndUsage) {

@@ -33,6 +33,19 @@ TEST(Workload, ErrorsNameFileLineKeyAndWhatIsAllowed) {
   EXPECT_EQ(LoadWorkload("/nonexistent/w.toml", &workload).code(), Code::kNotFound);
 }
 
+TEST(Workload, AnEngineToSwitchToIsNamedAsItWasFound) {
+  const auto read = [](const std::string& engine) {
+    Workload workload;
+    return ReadWorkload("[faults]\nswitch_to = \"" + engine + "\"\n", "w.toml", &workload)
+        .message();
+  };
+  EXPECT_EQ(read("p-reduce:group_size=2"), "");
+  EXPECT_THAT(read("nope"), HasSubstr("w.toml:2: faults.switch_to: found \"nope\" (a text), "
+                                      "allowed is NAME or NAME:KEY=VALUE,..., with a NAME of "));
+  EXPECT_THAT(read("p-reduce:group_size=1"), HasSubstr("group_size: found 1"));
+  EXPECT_THAT(WorkloadReference(), testing::Not(HasSubstr("found")));
+}
+
 TEST(Workload, RulesOverSeveralKeys) {
   Workload workload;
   workload.job.workers = 9;

@@ -23,6 +23,7 @@
 #include "common/base/messages.h"
 #include "common/io/codec.h"
 #include "common/io/curve.h"
+#include "tools/prdbench/interrupts.h"
 #include "tools/prdbench/processes.h"
 
 namespace prd::bench {
@@ -96,7 +97,8 @@ class BrokerLoad {
     CurveKeys own;
     CurveKeys server;
   };
-  BrokerLoad(int clients, const std::string& endpoint, const std::optional<Keys>& keys = {})
+  BrokerLoad(int clients, const std::string& endpoint, const Process& other,
+             const std::optional<Keys>& keys)
       : context_(1) {
     for (int i = 0; i < clients; ++i) {
       auto client = std::make_unique<Client>(&context_);
@@ -112,9 +114,12 @@ class BrokerLoad {
       items_.push_back({client->socket.handle(), 0, ZMQ_POLLIN, 0});
       clients_.push_back(std::move(client));
     }
+    if (other.pidfd() >= 0) items_.push_back({nullptr, other.pidfd(), ZMQ_POLLIN, 0});
   }
+  // The other side has ended, or this one is interrupted: nothing more is measured.
+  bool over() const { return other_ended_ || InterruptedBy() != 0; }
 
-  // Joins the job; false when the daemon does not let it.
+  // Joins the job; false when the daemon does not let it, or it is over.
   bool Join() {
     for (auto& client : clients_) {
       Send(client.get(), Hello{.job = "bench",
@@ -127,7 +132,7 @@ class BrokerLoad {
     }
     std::size_t started = 0;
     const auto end = Clock::now() + kTimeout;
-    while (started < clients_.size() && Clock::now() < end) {
+    while (started < clients_.size() && Clock::now() < end && !over()) {
       started += Poll([this](Client* client, const std::string& bytes) {
         const Result<ControllerEnvelope> envelope = DecodeControllerEnvelope(bytes);
         if (!envelope.ok()) return std::size_t{0};
@@ -162,7 +167,7 @@ class BrokerLoad {
     bool sending = true;
     std::size_t waiting = clients_.size();
     const auto give_up = end + kTimeout;
-    while (waiting > 0 && Clock::now() < give_up) {
+    while (waiting > 0 && Clock::now() < give_up && !over()) {
       sending = Clock::now() < end;
       if (sending) answered_at_end_ = answered;
       Poll([&](Client* client, const std::string& bytes) {
@@ -210,7 +215,7 @@ class BrokerLoad {
     for (auto& client : clients_) send_signal(client.get());
     const auto end = Clock::now() + std::chrono::duration<double>(seconds);
     std::size_t answered = 0;
-    while (Clock::now() < end) {
+    while (Clock::now() < end && !over()) {
       Poll([&](Client* client, const std::string& bytes) {
         measured.latency_us.push_back(static_cast<double>(NowNs() - client->signalled) / 1e3);
         if (bytes.size() == announcement.size()) {
@@ -280,8 +285,10 @@ class BrokerLoad {
   template <typename Each>
   std::size_t Poll(Each each) {
     std::size_t sum = 0;
-    if (zmq::poll(items_.data(), items_.size(), std::chrono::milliseconds(100)) == 0) return 0;
-    for (std::size_t i = 0; i < items_.size(); ++i) {
+    // It fails where a signal comes.
+    if (zmq_poll(items_.data(), static_cast<int>(items_.size()), 100) <= 0) return 0;
+    other_ended_ = items_.size() > clients_.size() && items_.back().revents != 0;
+    for (std::size_t i = 0; i < clients_.size(); ++i) {
       if ((items_[i].revents & ZMQ_POLLIN) == 0) continue;
       zmq::message_t message;
       while (clients_[i]->socket.recv(message, zmq::recv_flags::dontwait)) {
@@ -296,7 +303,8 @@ class BrokerLoad {
   zmq::context_t context_;
   std::vector<std::unique_ptr<Client>> clients_;
   std::vector<Client*> by_rank_;
-  std::vector<zmq::pollitem_t> items_;
+  std::vector<zmq::pollitem_t> items_;  // of the clients, and perhaps the other side's end
+  bool other_ended_ = false;
   // When the members of a group signalled for it, noted when the first of them hears of it.
   std::unordered_map<GroupId, std::vector<std::pair<Rank, std::int64_t>>> times_;
   std::size_t answered_at_end_ = 0;
@@ -383,9 +391,22 @@ struct StateFolder {
   std::string name;
 };
 
-}  // namespace
+// Why there are no figures, on stderr, with what is in the file `log`; empty: there is none.
+// Returns the exit code.
+int Failed(Process* other, const std::string& log) {
+  if (InterruptedBy() != 0) return EndInterrupted();
+  std::string why = other->name() + " did not start the job";
+  if (!other->running()) {
+    const Status status = other->Check();
+    why = status.ok() ? other->name() + " has ended with exit code 0" : status.message();
+  }
+  std::fprintf(stderr, "prdbench: %s%s\n", why.c_str(), log.empty() ? "" : "; its log:");
+  std::ifstream text(log);
+  for (std::string line; std::getline(text, line);) std::fprintf(stderr, "  %s\n", line.c_str());
+  return 1;
+}
 
-int BenchBroker(const BrokerOptions& options) {
+int Measure(const BrokerOptions& options) {
   std::string binary = options.daemon;
   if (binary.empty())
     binary = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "prd";
@@ -430,31 +451,27 @@ int BenchBroker(const BrokerOptions& options) {
 
   Rounds broker, bare, sealed;
   for (int round = 0; round < options.rounds; ++round) {
-    BrokerLoad load(options.clients, daemon_at, keys);
-    if (!load.Join()) {
-      std::fprintf(stderr, "prdbench: the daemon did not start the job; its log:\n");
-      std::ifstream text(log);
-      for (std::string line; std::getline(text, line);)
-        std::fprintf(stderr, "  %s\n", line.c_str());
-      return 1;
-    }
+    BrokerLoad load(options.clients, daemon_at, *daemon, keys);
+    if (!load.Join()) return Failed(&*daemon, log);
     broker.Add(
         WithCpu(*daemon, options.seconds, [&] { return load.AgainstDaemon(options.seconds); }));
+    if (load.over()) return Failed(&*daemon, log);
+    // False when it was over before its time.
     const auto echoed = [&](const Process& by, const std::string& at,
-                            const std::optional<BrokerLoad::Keys>& with) {
-      BrokerLoad same(options.clients, at, with);
-      return WithCpu(by, options.seconds, [&] {
+                            const std::optional<BrokerLoad::Keys>& with, Rounds* rounds) {
+      BrokerLoad same(options.clients, at, by, with);
+      rounds->Add(WithCpu(by, options.seconds, [&] {
         return same.AgainstEcho(options.seconds, load.report_bytes(), load.signal_bytes(),
                                 load.announcement());
-      });
+      }));
+      return !same.over();
     };
-    bare.Add(echoed(*echo, echo_at, {}));
-    if (sealed_echo) sealed.Add(echoed(**sealed_echo, sealed_at, keys));
+    if (!echoed(*echo, echo_at, {}, &bare)) return Failed(&*echo, "");
+    if (sealed_echo && !echoed(**sealed_echo, sealed_at, keys, &sealed)) {
+      return Failed(&**sealed_echo, "");
+    }
   }
-  if (!daemon->running()) {
-    std::fprintf(stderr, "prdbench: the daemon has ended in between\n");
-    return 1;
-  }
+  if (!daemon->running()) return Failed(&*daemon, log);
   if (options.json) {
     nlohmann::json line{{"bench", "broker"},
                         {"clients", options.clients},
@@ -483,6 +500,19 @@ int BenchBroker(const BrokerOptions& options) {
     row("the same of the workers' process, us", &Rounds::load_cpu);
   }
   return 0;
+}
+
+}  // namespace
+
+int BenchBroker(const BrokerOptions& options) {
+  CatchInterrupts();
+  try {
+    return Measure(options);
+  } catch (const zmq::error_t& error) {  // also where a signal comes
+    if (InterruptedBy() != 0) return EndInterrupted();
+    std::fprintf(stderr, "prdbench: broker: %s\n", error.what());
+    return 1;
+  }
 }
 
 }  // namespace prd::bench

@@ -23,7 +23,7 @@ struct BrokerOptions {
 // signals_per_s: ready signals answered. Latency of prd: from the last signal of a group's members
 // to its announcement at each member; of the echo: from the signal to its answer. cpu_us is the
 // processor time of the daemon, or the echo, per signal; load_cpu_us that of all workers. Returns
-// the exit code.
+// the exit code: 130 or 143 when interrupted, with all processes ended and nothing left in /tmp.
 int BenchBroker(const BrokerOptions& options);
 
 }  // namespace prd::bench

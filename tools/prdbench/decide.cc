@@ -12,6 +12,7 @@
 
 #include "common/base/prng.h"
 #include "engines/prague/options.h"
+#include "tools/prdbench/progress.h"
 
 namespace prd::bench {
 
@@ -314,8 +315,13 @@ int BenchDecide(bool json) {
   engines.emplace_back("prague/random",
                        PragueOptions{.generator = PragueOptions::Generator::kRandom});
   if (!json) std::printf("%-13s %10s %15s\n", "engine", "workers", "ns per signal");
+  Progress progress;
   for (const auto& [name, options] : engines) {
-    for (const DecideCost& cost : MeasureDecide(options, {8, 100, 10'000, 100'000}, 200'000, 9)) {
+    progress.Show("prdbench: decide: " + name);
+    const std::vector<DecideCost> costs =
+        MeasureDecide(options, {8, 100, 10'000, 100'000}, 200'000, 9);
+    progress.Show("");
+    for (const DecideCost& cost : costs) {
       const auto workers = static_cast<long long>(cost.workers);
       if (json) {
         std::printf(
@@ -326,6 +332,7 @@ int BenchDecide(bool json) {
         std::printf("%-13s %10lld %15.1f\n", name.c_str(), workers, cost.ns_per_signal);
       }
     }
+    std::fflush(stdout);  // kept where somebody ends it
   }
   return 0;
 }

@@ -23,7 +23,8 @@ std::vector<DecideCost> MeasureDecide(const EngineOptions& options,
                                       const std::vector<std::int64_t>& workers,
                                       std::int64_t signals_per_round, int rounds);
 
-// Every engine with its default options at 8, 100, 10,000 and 100,000 workers, to standard output.
+// Every engine with its default options at 8, 100, 10,000 and 100,000 workers, to standard output,
+// engine by engine; progress goes to stderr.
 // With json, a line per result: {"bench":"decide","engine":"NAME","workers":100,
 // "ns_per_signal":..}. Returns the exit code.
 int BenchDecide(bool json);

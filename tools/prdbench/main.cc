@@ -1,5 +1,11 @@
 // prdbench: measures what prd claims, beside what it is compared with, in the same run.
 #include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <string>
 
 #include "tools/prdbench/broker.h"
 #include "tools/prdbench/decide.h"
@@ -12,6 +18,36 @@
 
 namespace {
 
+// CLI::Range takes NaN for a number of any range.
+CLI::Validator Finite() {
+  const auto check = [](std::string& text) {
+    const double number = std::strtod(text.c_str(), nullptr);
+    return std::isfinite(number) ? std::string() : "found " + text + ", allowed is a finite number";
+  };
+  return {check, ""};
+}
+
+// Sizes of float32; CLI11 itself takes -4 for a large one.
+CLI::Validator Floats(std::size_t least, std::size_t most) {
+  const auto check = [least, most](std::string& text) {
+    char* end = nullptr;
+    errno = 0;
+    const unsigned long long bytes = std::strtoull(text.c_str(), &end, 0);
+    const bool whole = text[0] >= '0' && text[0] <= '9' && *end == '\0' && errno == 0;
+    if (whole && bytes >= least && bytes <= most && bytes % sizeof(float) == 0) {
+      return std::string();
+    }
+    return "found " + text + ", allowed are multiples of 4 from " + std::to_string(least) + " to " +
+           std::to_string(most);
+  };
+  return {check, ""};
+}
+
+bool Written() {
+  std::cout.flush();  // what CLI11 prints
+  return std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good();
+}
+
 CLI::App* AddSkew(CLI::App* app, prd::bench::SkewOptions* skew, bool* json) {
   CLI::App* command = app->add_subcommand(
       "skew", "Eager rounds beside Open MPI's MPI_Allreduce, where processes arrive one by one");
@@ -21,9 +57,11 @@ CLI::App* AddSkew(CLI::App* app, prd::bench::SkewOptions* skew, bool* json) {
   command
       ->add_option("--skew-ms", skew->skew_ms,
                    "Time between the calls of process i and process i + 1")
+      ->check(Finite())
       ->check(CLI::Range(0.0, 1000.0))
       ->capture_default_str();
   command->add_option("--bytes", skew->bytes, "Sizes to reduce: bytes of float32 per process")
+      ->check(Floats(prd::bench::kLeastSkewBytes, prd::bench::kMostSkewBytes))
       ->capture_default_str();
   command->add_option("--iterations", skew->iterations, "Iterations measured per size and round")
       ->check(CLI::Range(1, 100000))
@@ -74,6 +112,7 @@ CLI::App* AddDevice(CLI::App* app, prd::bench::DeviceOptions* device, bool* json
       ->check(CLI::Range(1 << 16, 1 << 30))
       ->capture_default_str();
   command->add_option("--seconds", device->seconds, "Seconds per kernel case")
+      ->check(Finite())
       ->check(CLI::Range(0.001, 60.0))
       ->capture_default_str();
   command->add_option("--processes", device->processes, "Processes of a check")
@@ -128,17 +167,18 @@ CLI::App* AddStepProcess(CLI::App* app, prd::bench::StepProcessOptions* process)
   command->add_option("--tensors", process->tensors)->check(CLI::Range(1, 100'000));
   command->add_option("--elements", process->elements)->check(CLI::Range(1, 100'000'000));
   command->add_option("--steps", process->steps)->check(CLI::Range(1, 100'000'000));
-  command->add_option("--step-ms", process->step_ms)->check(CLI::Range(0.0, 60'000.0));
+  command->add_option("--step-ms", process->step_ms)
+      ->check(Finite())
+      ->check(CLI::Range(0.0, 60'000.0));
   return command;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int Run(int argc, char** argv) {
   CLI::App app{
       "Benchmarks of prd. Each figure is measured now, on this machine, and printed beside the "
       "figure of what it is compared with. Compare within a run only.\n"
-      "With --json, prints one JSON object per line and result."};
+      "With --json, prints one JSON object per line and result.\n"
+      "Exit codes: 0 ok, 1 error, 2 usage, 130 and 143 ended by SIGINT and SIGTERM."};
   app.require_subcommand(1);
   app.footer(
       "Examples:\n"
@@ -157,6 +197,7 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(2, 64))
       ->capture_default_str();
   reduce_cmd->add_option("--bytes", reduce.bytes, "Sizes to reduce: bytes of float32 per worker")
+      ->check(Floats(sizeof(float), prd::bench::kMostReduceBytes))
       ->capture_default_str();
   reduce_cmd->add_option("--trials", reduce.trials, "Trials per size, each with fresh processes")
       ->check(CLI::Range(1, 1000))
@@ -174,13 +215,13 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   reduce_cmd->add_option("--python", reduce.python, "A Python that has torch")
       ->capture_default_str();
-  reduce_cmd
-      ->add_option(
-          "--device", reduce.devices,
-          "On GPUs: cuda:N,.. for the workers in turn. Each transport beside ncclAllReduce")
-      ->delimiter(',');
+  CLI::Option* on_device = reduce_cmd->add_option(
+      "--device", reduce.devices,
+      "On GPUs: cuda:N,.. for the workers in turn. Each transport beside ncclAllReduce");
+  on_device->delimiter(',');
   reduce_cmd->add_option("--dtype", reduce.dtype, "Element type, with --device")
       ->check(CLI::IsMember({"f32", "f64", "f16", "bf16"}))
+      ->needs(on_device)
       ->capture_default_str();
   reduce_cmd->add_flag("--json", json, "Print a JSON object per result; always with --device");
 
@@ -198,6 +239,7 @@ int main(int argc, char** argv) {
       "--keys", broker.keys,
       "Between workers and daemon with CURVE keys; measures an echo with keys, too");
   broker_cmd->add_option("--seconds", broker.seconds, "Seconds per round")
+      ->check(Finite())
       ->check(CLI::Range(0.1, 600.0))
       ->capture_default_str();
   broker_cmd->add_option("--rounds", broker.rounds, "Rounds of each, in turns; medians are printed")
@@ -221,7 +263,11 @@ int main(int argc, char** argv) {
   prd::bench::StepProcessOptions step_process;
   CLI::App* step_process_cmd = AddStepProcess(&app, &step_process);
 
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
   if (*reduce_cmd) {
     reduce.json = json;
     if (!reduce.devices.empty()) return prd::bench::BenchReduceDevice(reduce);
@@ -241,4 +287,13 @@ int main(int argc, char** argv) {
   if (*skew_process_cmd) return prd::bench::RunSkewProcess(skew_process);
   if (*step_process_cmd) return prd::bench::RunStepProcess(step_process);
   return prd::bench::BenchDecide(json);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int code = Run(argc, argv);
+  if (Written()) return code;
+  std::fputs("prdbench: the standard output cannot be written\n", stderr);
+  return 1;
 }

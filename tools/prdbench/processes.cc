@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -17,10 +18,13 @@
 #include <iterator>
 #include <sstream>
 
+#include "tools/prdbench/interrupts.h"
+
 namespace prd::bench {
 namespace {
 
 constexpr int kEndTimeoutMs = 5'000;
+constexpr int kLookMs = 200;              // for an interruption, while nothing comes
 constexpr std::size_t kLogShown = 4'000;  // bytes, from the end
 
 int Become(const std::vector<std::string>& command, const std::string& log) {
@@ -68,6 +72,7 @@ Result<Process> Process::Start(std::string name, bool pipes, const Body& body) {
   const pid_t parent = getpid();
   const pid_t pid = fork();
   if (pid == 0) {
+    LeaveInterrupts();
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent) std::_Exit(1);
     Close(&process.to_);
@@ -177,12 +182,13 @@ Result<std::string> Process::ReadLine(int timeout_ms) {
       pending_.erase(0, end + 1);
       return line;
     }
+    if (InterruptedBy() != 0) return Status(Code::kCancelled, "interrupted");
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
         deadline - std::chrono::steady_clock::now());
+    if (left.count() <= 0) return Status(Code::kDeadlineExceeded, name_ + " does not answer");
     pollfd item{from_, POLLIN, 0};
-    if (left.count() <= 0 || poll(&item, 1, static_cast<int>(left.count())) == 0) {
-      return Status(Code::kDeadlineExceeded, name_ + " does not answer");
-    }
+    const auto wait = std::min<std::int64_t>(left.count(), kLookMs);
+    if (poll(&item, 1, static_cast<int>(wait)) <= 0) continue;
     char buffer[4096];
     const ssize_t got = read(from_, buffer, sizeof buffer);
     if (got <= 0) return Status(Code::kUnavailable, name_ + " is gone");

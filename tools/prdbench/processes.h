@@ -48,7 +48,7 @@ class Process {
 
   // Lines without their newline. kUnavailable: it is gone.
   Status WriteLine(const std::string& line);
-  // kDeadlineExceeded after timeout_ms.
+  // kDeadlineExceeded after timeout_ms, kCancelled once InterruptedBy.
   Result<std::string> ReadLine(int timeout_ms);
 
  private:

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "tools/prdbench/device_line.h"
+#include "tools/prdbench/interrupts.h"
 #include "tools/prdbench/team.h"
 
 namespace prd::bench {
@@ -122,6 +123,7 @@ int BenchReduce(const ReduceOptions& options) {
     std::fprintf(stderr, "prdbench: 2 to 64 workers, and at least one trial and repeat\n");
     return 2;
   }
+  CatchInterrupts();
   signal(SIGPIPE, SIG_IGN);  // a process that is gone is an error of its own
   if (!options.json) {
     std::printf("%-12s %8s %12s %12s %14s %12s %10s\n", "library", "workers", "bytes",
@@ -131,6 +133,7 @@ int BenchReduce(const ReduceOptions& options) {
   for (const std::size_t bytes : options.bytes) {
     std::vector<Samples> samples(libraries.size());
     const Status status = MeasureSize(options, libraries, bytes, &samples);
+    if (InterruptedBy() != 0) return EndInterrupted();
     if (!status.ok()) {
       std::fprintf(stderr, "prdbench: reduce of %zu bytes: %s\n", bytes, status.ToString().c_str());
       return 1;

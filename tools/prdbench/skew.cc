@@ -4,14 +4,15 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <utility>
 
+#include "tools/prdbench/interrupts.h"
 #include "tools/prdbench/processes.h"
+#include "tools/prdbench/progress.h"
 #include "tools/prdbench/skew_board.h"
 #include "tools/prdbench/skew_report.h"
 
@@ -19,7 +20,6 @@ namespace prd::bench {
 namespace {
 
 constexpr std::int64_t kStallNs = 60'000'000'000;
-constexpr std::size_t kMaxBytes = 64 << 20;
 
 // An operation is a job of the daemon's configuration.
 struct Op {
@@ -33,40 +33,11 @@ constexpr Op kOps[] = {
     {"all-reduce", "all-reduce", ""},
 };
 
-volatile std::sig_atomic_t g_interrupted = 0;
-
-void CatchInterrupts() {
-  struct sigaction action {};
-  action.sa_handler = [](int) { g_interrupted = 1; };  // no SA_RESTART: poll returns
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
-}
-
 // One operation at one size.
 struct Cell {
   const Op* op = nullptr;  // null: MPI_Allreduce
   std::size_t bytes = 0;
   SkewFigures figures;
-};
-
-// A line on stderr that says what is measured now.
-class Progress {
- public:
-  ~Progress() { Show(""); }
-  void Show(const std::string& line) {
-    if (line == shown_) return;
-    shown_ = line;
-    if (terminal_) {
-      std::fprintf(stderr, "\r\033[K%s", line.c_str());
-    } else if (!line.empty()) {
-      std::fprintf(stderr, "%s\n", line.c_str());
-    }
-  }
-  bool terminal() const { return terminal_; }
-
- private:
-  bool terminal_ = isatty(STDERR_FILENO) == 1;
-  std::string shown_;
 };
 
 class Folder {
@@ -143,12 +114,6 @@ Status Bench::Prepare() {
     }
     ops_.push_back(op);
   }
-  for (const std::size_t bytes : options_.bytes) {
-    if (bytes < 64 || bytes > kMaxBytes || bytes % sizeof(float) != 0) {
-      return Status(Code::kInvalidArgument, "--bytes: found " + std::to_string(bytes) +
-                                                ", allowed are multiples of 4 from 64 to 67108864");
-    }
-  }
   return FindMpi();
 }
 
@@ -165,7 +130,7 @@ Status Bench::FindMpi() {
     while (status.ok() && !probe.all_ended()) {
       std::vector<pollfd> items;
       probe.AppendPollItems(&items);
-      if (poll(items.data(), items.size(), 200) < 0 && g_interrupted != 0) {
+      if (poll(items.data(), items.size(), 200) < 0 && InterruptedBy() != 0) {
         return Status(Code::kCancelled, "interrupted");
       }
       status = probe.Check();
@@ -269,7 +234,7 @@ Status Bench::Await(const Cell& cell, int round, const Board& board, Crew* crew)
     crew->AppendPollItems(&items);
     daemon_.AppendPollItems(&items);
     poll(items.data(), items.size(), 200);
-    if (g_interrupted != 0) return Status(Code::kCancelled, "interrupted");
+    if (InterruptedBy() != 0) return Status(Code::kCancelled, "interrupted");
     Status status = daemon_.Check();
     if (status.ok() && daemon_.all_ended()) status = Status(Code::kUnavailable, "the daemon ended");
     if (status.ok()) status = crew->Check();
@@ -317,10 +282,7 @@ int BenchSkew(const SkewOptions& options) {
   CatchInterrupts();
   Bench bench(options);
   const Status status = bench.Run();
-  if (g_interrupted != 0) {
-    std::fprintf(stderr, "\nprdbench: interrupted\n");
-    return 130;
-  }
+  if (InterruptedBy() != 0) return EndInterrupted();
   if (!status.ok()) {
     std::fprintf(stderr, "prdbench: skew: %s\n", status.message().c_str());
     return status.code() == Code::kInvalidArgument ? 2 : 1;

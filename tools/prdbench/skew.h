@@ -8,6 +8,10 @@
 
 namespace prd::bench {
 
+// What a size may be, a multiple of four.
+inline constexpr std::size_t kLeastSkewBytes = 64;
+inline constexpr std::size_t kMostSkewBytes = 64 << 20;
+
 struct SkewOptions {
   int processes = 32;   // 2 to 256
   double skew_ms = 1;   // process i of 1..N calls the operation i x this after the start
@@ -28,7 +32,7 @@ std::vector<std::string> SkewOps();
 // Prints, for each operation, the mean latency over all processes and iterations, MPI_Allreduce's
 // in the same run, the ratio of the two, and the mean number of active processes: those whose
 // gradient of the iteration was in the round that their peers' calls, too, returned with. Progress
-// goes to stderr. Returns the exit code: 130 when interrupted, with all processes ended.
+// goes to stderr. Returns the exit code: 130 or 143 when interrupted, with all processes ended.
 int BenchSkew(const SkewOptions& options);
 
 }  // namespace prd::bench

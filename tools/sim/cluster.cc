@@ -342,6 +342,9 @@ void Cluster::Evaluate() {
 
 void Cluster::Fill(RunResult* result) {
   result->all_finished = Finished();
+  result->unfinished = std::count_if(workers_.begin(), workers_.end(), [](const SimWorker& worker) {
+    return worker.phase() != SimWorker::Phase::kDone;
+  });
   result->seconds = static_cast<double>(world_.now.ns) / 1e9;
   result->events = traces_.events();
   result->messages = world_.messages;

@@ -45,7 +45,8 @@ struct RunResult {
   std::vector<std::string> last_events;
 
   bool all_finished = false;
-  double seconds = 0;  // virtual
+  std::int64_t unfinished = 0;  // workers, at the end
+  double seconds = 0;           // virtual
   std::uint64_t events = 0;
   std::uint64_t messages = 0;
   std::uint64_t records = 0;

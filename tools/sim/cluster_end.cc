@@ -142,7 +142,9 @@ void Cluster::CheckEnd() {
       throw Violation("live", "a call of the library fails:\n  " + worker.Where());
     }
   }
-  if (workload_.cluster.steps > 0 && !stop_ && !Finished()) {
+  const bool cut =
+      workload_.cluster.cut && world_.now.ns >= FromMs(workload_.cluster.seconds * 1000);
+  if (workload_.cluster.steps > 0 && !stop_ && !cut && !Finished()) {
     throw Violation("no-hang", "faults have stopped, and some do not finish by " +
                                    std::to_string(workload_.cluster.seconds) + " s:" + Stuck());
   }

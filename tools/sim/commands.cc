@@ -1,5 +1,6 @@
 #include "tools/sim/commands.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <csignal>
@@ -25,9 +26,26 @@ int Fail(const Status& status) {
 void Print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
 void Print(const Json& json) { Print(json.dump(2) + "\n"); }
 
-std::function<void(const std::string&)> Tracer(bool on) {
-  if (!on) return nullptr;
-  return [](const std::string& line) { Print(line + "\n"); };
+// Beside JSON, what happens goes to stderr.
+std::function<void(const std::string&)> Tracer(const CommandOptions& options) {
+  if (!options.trace) return nullptr;
+  std::FILE* to = options.json ? stderr : stdout;
+  return [to](const std::string& line) { std::fprintf(to, "%s\n", line.c_str()); };
+}
+
+Status OneAtMost(const std::vector<std::string>& engines, const std::string& command) {
+  if (engines.size() <= 1) return Status::Ok();
+  return Status(Code::kInvalidArgument, "engine: found " + std::to_string(engines.size()) +
+                                            " of them, " + command + " takes one at most");
+}
+
+// Before anything runs for nothing.
+Status CheckLoss(const CommandOptions& options, const Workload& workload) {
+  if (options.loss.empty() || workload.training.objective != TrainingPart::Objective::kNone) {
+    return Status::Ok();
+  }
+  return Status(Code::kInvalidArgument,
+                options.loss + ": there is no loss to draw, as the workload has no objective");
 }
 
 // One workload of all files, with what the command line changes.
@@ -39,7 +57,10 @@ Result<Workload> Load(const CommandOptions& options) {
   }
   if (options.workers > 0) workload.cluster.workers = options.workers;
   if (options.steps >= 0) workload.cluster.steps = options.steps;
-  if (options.seconds > 0) workload.cluster.seconds = options.seconds;
+  if (options.seconds > 0) {
+    workload.cluster.cut = options.seconds < workload.cluster.seconds;
+    workload.cluster.seconds = options.seconds;
+  }
   if (options.engines.size() == 1) {
     Result<EngineOptions> engine = ParseEngine(options.engines[0]);
     if (!engine.ok()) return engine.status();
@@ -57,9 +78,22 @@ Result<std::vector<EngineOptions>> Engines(const CommandOptions& options,
     if (!engine.ok()) return engine.status();
     engines.push_back(*engine);
   }
-  if (engines.empty()) engines = AllEngines();
   const auto workers = static_cast<int>(workload.cluster.workers);
   for (const EngineOptions& engine : engines) PRD_RETURN_IF_ERROR(Validate(engine, workers));
+  if (!engines.empty()) return engines;
+  std::string left_out;
+  for (const EngineOptions& engine : AllEngines()) {
+    if (Validate(engine, workers).ok()) {
+      engines.push_back(engine);
+    } else {
+      left_out += (left_out.empty() ? "" : ", ") + EngineText(engine);
+    }
+  }
+  if (!left_out.empty()) {
+    std::fprintf(stderr,
+                 "prdsim: left out, as their options do not fit the number of workers (%d): %s\n",
+                 workers, left_out.c_str());
+  }
   return engines;
 }
 
@@ -94,12 +128,17 @@ Status Draw(const CommandOptions& options, const Workload& workload, const RunRe
 }  // namespace
 
 int RunOnce(const CommandOptions& options) {
-  const Result<Workload> workload = Load(options);
+  const Status one = OneAtMost(options.engines, "a run");
+  if (!one.ok()) return Fail(one);
+  Result<Workload> workload = Load(options);
   if (!workload.ok()) return Fail(workload.status());
+  const Status drawable = CheckLoss(options, *workload);
+  if (!drawable.ok()) return Fail(drawable);
+  if (options.seconds > 0) workload->cluster.cut = true;  // also where it is more than the file's
   const auto begin = std::chrono::steady_clock::now();
   const RunResult run = Simulate(*workload, {.seed = options.seed,
                                              .keep_slices = !options.timeline.empty(),
-                                             .trace = Tracer(options.trace),
+                                             .trace = Tracer(options),
                                              .plane = options.plane});
   const double wall =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -180,12 +219,8 @@ Json ToJson(const CommandOptions& options, const SweepResult& sweep) {
 
 // The engine that a sweep which varies keeps to, if any.
 Result<std::optional<OneEngine>> Only(const CommandOptions& options) {
+  PRD_RETURN_IF_ERROR(OneAtMost(options.engines, "a sweep"));
   if (options.as_is || options.engines.empty()) return std::optional<OneEngine>();
-  if (options.engines.size() > 1) {
-    return Status(Code::kInvalidArgument, "engine: found " +
-                                              std::to_string(options.engines.size()) +
-                                              " of them, a sweep takes one or, without it, all");
-  }
   const std::string& text = options.engines[0];
   const Result<EngineOptions> engine = ParseEngine(text);
   if (!engine.ok()) return engine.status();
@@ -234,7 +269,7 @@ int RunSweep(const CommandOptions& options) {
                                               .twice = !options.once && !options.trace,
                                               .plane = options.plane,
                                               .ends = Interrupted,
-                                              .trace = Tracer(options.trace)});
+                                              .trace = Tracer(options)});
   if (options.json) {
     Print(ToJson(options, sweep));
   } else {
@@ -251,6 +286,8 @@ int RunCompare(const CommandOptions& options) {
   plain.engines.clear();
   const Result<Workload> workload = Load(plain);
   if (!workload.ok()) return Fail(workload.status());
+  const Status drawable = CheckLoss(options, *workload);
+  if (!drawable.ok()) return Fail(drawable);
   const auto engines = Engines(options, *workload);
   if (!engines.ok()) return Fail(engines.status());
   const std::vector<Compared> rows = Compare(*workload, *engines, options.seed, options.runs);
@@ -259,11 +296,15 @@ int RunCompare(const CommandOptions& options) {
   } else {
     Print(TextTable(rows));
   }
-  if (options.loss.empty()) return 0;
-  std::vector<std::pair<std::string, std::vector<LossPoint>>> curves;
-  for (const Compared& row : rows) curves.emplace_back(EngineText(row.engine), row.curve);
-  const Status drawn = PlotLoss(options.loss, workload->name, curves);
-  return drawn.ok() ? 0 : Fail(drawn);
+  if (!options.loss.empty()) {
+    std::vector<std::pair<std::string, std::vector<LossPoint>>> curves;
+    for (const Compared& row : rows) curves.emplace_back(EngineText(row.engine), row.curve);
+    const Status drawn = PlotLoss(options.loss, workload->name, curves);
+    if (!drawn.ok()) return Fail(drawn);
+  }
+  const bool broken = std::any_of(rows.begin(), rows.end(),
+                                  [](const Compared& row) { return !row.broken.empty(); });
+  return broken ? kBroken : 0;
 }
 
 int RunReplay(const CommandOptions& options) {

@@ -6,13 +6,20 @@
 namespace prd::sim {
 namespace {
 
+std::string FirstLine(const std::string& text) {
+  std::string line = text.substr(0, text.find('\n'));
+  if (line.ends_with(':')) line.pop_back();
+  return line;
+}
+
 Compared CompareOne(Workload workload, const EngineOptions& engine, std::uint64_t first_seed,
                     std::uint64_t seeds) {
   workload.job.engine = engine;
   Compared row{.engine = engine};
   const bool target = workload.training.target_loss > 0;
   const auto share = 1.0 / static_cast<double>(seeds);
-  for (std::uint64_t seed = first_seed; seed < first_seed + seeds; ++seed) {
+  while (row.runs < seeds) {
+    const std::uint64_t seed = first_seed + row.runs;
     RunResult run = Simulate(workload, {.seed = seed, .stop_at_target = target});
     ++row.runs;
     if (run.target) {
@@ -35,9 +42,12 @@ Compared CompareOne(Workload workload, const EngineOptions& engine, std::uint64_
     row.staleness += share * run.stats.staleness.Mean();
     row.gap += share * run.stats.gap.Mean();
     row.bytes_per_step += steps > 0 ? share * static_cast<double>(run.bytes) / steps : 0;
-    if (!run.curve.empty()) row.loss += share * run.curve.back().loss;
+    if (!run.curve.empty()) row.loss = row.loss.value_or(0) + share * run.curve.back().loss;
     if (run.rho) row.rho = row.rho.value_or(0) + share * *run.rho;
     if (seed == first_seed) row.curve = std::move(run.curve);
+    if (!run.invariant.empty()) {
+      row.broken.push_back({.seed = seed, .invariant = run.invariant, .violation = run.violation});
+    }
   }
   if (row.reached > 0) {
     row.time_to_target_s /= static_cast<double>(row.reached);
@@ -73,9 +83,16 @@ std::string TextTable(const std::vector<Compared>& rows) {
                      Fixed(row.updates_per_s, 2), Fixed(row.bound_share, 3),
                      Fixed(row.steps_per_s, 1), Fixed(100 * row.idle_share, 1) + "%",
                      Fixed(row.staleness, 2), Fixed(row.gap, 1), row.rho ? Fixed(*row.rho, 3) : "-",
-                     Fixed(row.bytes_per_step / 1e6, 2), Fixed(row.loss, 5)});
+                     Fixed(row.bytes_per_step / 1e6, 2), row.loss ? Fixed(*row.loss, 5) : "-"});
   }
-  return Table(cells);
+  std::string text = Table(cells);
+  for (const Compared& row : rows) {
+    for (const BrokenRun& run : row.broken) {
+      text += "BROKEN " + EngineText(row.engine) + ", seed " + std::to_string(run.seed) + ": " +
+              FirstLine(run.violation) + "\n";
+    }
+  }
+  return text;
 }
 
 Json JsonTable(const std::vector<Compared>& rows) {
@@ -95,7 +112,12 @@ Json JsonTable(const std::vector<Compared>& rows) {
                     {"iteration_gap", row.gap},
                     {"rho", row.rho ? Json(*row.rho) : Json(nullptr)},
                     {"bytes_per_step", row.bytes_per_step},
-                    {"loss", row.loss}});
+                    {"loss", row.loss ? Json(*row.loss) : Json(nullptr)},
+                    {"broken", Json::array()}});
+    for (const BrokenRun& run : row.broken) {
+      json.back()["broken"].push_back(
+          {{"seed", run.seed}, {"invariant", run.invariant}, {"violation", run.violation}});
+    }
   }
   return json;
 }

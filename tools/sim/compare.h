@@ -11,6 +11,12 @@
 
 namespace prd::sim {
 
+struct BrokenRun {
+  std::uint64_t seed = 0;
+  std::string invariant;
+  std::string violation;  // the whole sentence
+};
+
 struct Compared {
   EngineOptions engine;
   std::uint64_t runs = 0;
@@ -25,9 +31,10 @@ struct Compared {
   double staleness = 0;
   double gap = 0;
   double bytes_per_step = 0;
-  double loss = 0;  // the last one
+  std::optional<double> loss;  // the last one; nullopt: there is no objective
   std::optional<double> rho;
   std::vector<LossPoint> curve;  // of the first run
+  std::vector<BrokenRun> broken;
 };
 
 // Every engine on the seeds first_seed, first_seed + 1, ...: the same steps for all. Sorted by how
@@ -35,6 +42,7 @@ struct Compared {
 std::vector<Compared> Compare(const Workload& workload, const std::vector<EngineOptions>& engines,
                               std::uint64_t first_seed, std::uint64_t seeds);
 
+// The table, and a line for each run that has broken an invariant.
 std::string TextTable(const std::vector<Compared>& rows);
 Json JsonTable(const std::vector<Compared>& rows);
 

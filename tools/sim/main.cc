@@ -1,7 +1,16 @@
 // prdsim: prd's engines, controller and workers in a simulator. prdsim --help teaches the commands.
 #include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstdint>
 #include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <iostream>
+#include <limits>
+#include <string>
+#include <string_view>
 
+#include "common/base/fields.h"
 #include "tools/sim/commands.h"
 #include "tools/sim/mesh_plane.h"
 #include "tools/sim/workload.h"
@@ -9,6 +18,39 @@
 namespace {
 
 using prd::sim::CommandOptions;
+
+constexpr auto kMostSeeds = std::numeric_limits<std::uint64_t>::max();
+
+CLI::Validator Checked(const std::string& allowed, const std::function<bool(const char*)>& fits) {
+  const auto check = [allowed, fits](std::string& text) {
+    return fits(text.c_str()) ? std::string() : "found " + text + ", allowed is " + allowed;
+  };
+  return {check, ""};
+}
+
+// CLI11 itself takes -1 for the largest number, and what is larger, too.
+CLI::Validator Whole(std::uint64_t least, std::uint64_t most, std::string_view unit = {}) {
+  std::string allowed =
+      "a whole number from " + std::to_string(least) + " to " + std::to_string(most);
+  if (!unit.empty()) allowed += " (" + std::string(unit) + ")";
+  return Checked(allowed, [least, most](const char* text) {
+    char* end = nullptr;
+    errno = 0;
+    const std::uint64_t number = std::strtoull(text, &end, 0);
+    return *text >= '0' && *text <= '9' && *end == '\0' && errno == 0 && number >= least &&
+           number <= most;
+  });
+}
+
+CLI::Validator Real(const prd::RealRange& range) {
+  return Checked(prd::Allowed({.kind = prd::Field::Real{nullptr, range}}),
+                 [range](const char* text) {
+                   char* end = nullptr;
+                   const double number = std::strtod(text, &end);
+                   return end != text && *end == '\0' && number >= range.least &&
+                          number < range.below;  // not a NaN
+                 });
+}
 
 void AddFiles(CLI::App* command, CommandOptions* options) {
   command
@@ -18,13 +60,19 @@ void AddFiles(CLI::App* command, CommandOptions* options) {
       ->check(CLI::ExistingFile);
   command->add_option("--workers", options->workers, "Workers, instead of the workload's")
       ->check(CLI::Range(1, 1'000'000));
-  command->add_option("--steps", options->steps,
-                      "Local steps per worker; 0: until the time is over");
-  command->add_option("--seconds", options->seconds, "Virtual seconds at most");
+  const prd::WholeRange& steps = prd::sim::kStepsRange;
+  command
+      ->add_option("--steps", options->steps, "Local steps per worker; 0: until the time is over")
+      ->check(Whole(static_cast<std::uint64_t>(steps.least), static_cast<std::uint64_t>(steps.most),
+                    steps.unit));
+  command->add_option("--seconds", options->seconds, "Virtual seconds at most, all finished or not")
+      ->check(Real(prd::sim::kSecondsRange));
 }
 
 void AddCommon(CLI::App* command, CommandOptions* options) {
-  command->add_option("--seed", options->seed, "Seed of all random draws")->capture_default_str();
+  command->add_option("--seed", options->seed, "Seed of all random draws")
+      ->check(Whole(0, kMostSeeds))
+      ->capture_default_str();
   command->add_flag("--json", options->json, "Print JSON instead of text");
 }
 
@@ -38,6 +86,11 @@ void AddMesh(CLI::App* command, CommandOptions* options) {
       "Workers have the library's own meshes on a simulated network, in place of a model of them");
 }
 
+bool Written() {
+  std::cout.flush();  // what CLI11 prints
+  return std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -48,7 +101,8 @@ int main(int argc, char** argv) {
       "A run follows from its workload file and its seed alone.\n"
       "Exit codes: 0 ok, 1 error, 2 usage, 3 an invariant is broken, 130 ended by Ctrl-C with what "
       "it "
-      "had.");
+      "had.\n"
+      "A run that --seconds ends before all have finished says so, and exits with 0.");
   app.require_subcommand(1);
   app.failure_message(CLI::FailureMessage::help);
   app.footer(
@@ -69,7 +123,8 @@ int main(int argc, char** argv) {
   AddCommon(run, &options);
   AddEngines(run, &options, "ENGINE or ENGINE:KEY=VALUE,..., instead of the workload's engine");
   run->add_option("--timeline", options.timeline, "Draw what each worker did into this SVG file");
-  run->add_option("--timeline-seconds", options.timeline_s, "How much of it, from the beginning");
+  run->add_option("--timeline-seconds", options.timeline_s, "How much of it, from the beginning")
+      ->check(Real(prd::sim::kSecondsRange));
   run->add_option("--loss", options.loss, "Draw the loss over time into this SVG file");
   run->add_flag("--trace", options.trace, "Print every event and record");
   AddMesh(run, &options);
@@ -82,6 +137,7 @@ int main(int argc, char** argv) {
   AddFiles(sweep, &options);
   AddCommon(sweep, &options);
   sweep->add_option("--seeds", options.seeds, "How many seeds, from --seed on")
+      ->check(Whole(1, kMostSeeds))
       ->capture_default_str();
   sweep->add_option("--threads", options.threads, "Seeds at a time")
       ->check(CLI::Range(1, 256))
@@ -104,7 +160,9 @@ int main(int argc, char** argv) {
   AddCommon(compare, &options);
   AddEngines(compare, &options,
              "ENGINE or ENGINE:KEY=VALUE,...; may be repeated (default: all engines)");
-  compare->add_option("--seeds", options.runs, "Runs per engine")->capture_default_str();
+  compare->add_option("--seeds", options.runs, "Runs per engine")
+      ->check(Whole(1, kMostSeeds))
+      ->capture_default_str();
   compare->add_option("--loss", options.loss, "Draw the losses over time into this SVG file");
   compare->callback([&] { code = prd::sim::RunCompare(options); });
 
@@ -129,6 +187,7 @@ int main(int argc, char** argv) {
       "with drawn replicas in host memory or on simulated devices, reductions, copies and faults");
   AddCommon(mesh, &options);
   mesh->add_option("--seeds", options.seeds, "How many seeds, from --seed on")
+      ->check(Whole(1, kMostSeeds))
       ->capture_default_str();
   mesh->add_option("--threads", options.threads, "Seeds at a time")
       ->check(CLI::Range(1, 256))
@@ -151,7 +210,9 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    code = app.exit(error) == 0 ? 0 : 2;
   }
-  return code;
+  if (Written()) return code;
+  std::fputs("prdsim: the standard output cannot be written\n", stderr);
+  return 1;
 }

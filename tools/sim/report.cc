@@ -128,32 +128,41 @@ std::string TextReport(const Workload& workload, const RunResult& run) {
   if (stats.workers.size() > 32) {
     text += "... and " + std::to_string(stats.workers.size() - 32) + " more\n";
   }
+  const ClusterPart& cluster = workload.cluster;
+  if (cluster.cut && cluster.steps > 0 && !run.all_finished && run.invariant.empty()) {
+    char limit[32];
+    std::snprintf(limit, sizeof limit, "%.10g", cluster.seconds);
+    text += std::to_string(run.unfinished) + " of " + std::to_string(cluster.workers) +
+            " workers had not finished by " + limit + " s\n";
+  }
   return text;
 }
 
 Json JsonReport(const Workload& workload, const RunResult& run) {
-  Json json = {{"workload", workload.name},
-               {"engine", EngineText(workload.job.engine)},
-               {"workers", workload.cluster.workers},
-               {"seconds", run.seconds},
-               {"events", run.events},
-               {"records", run.records},
-               {"updates_per_s", run.updates_per_s},
-               {"bound_updates_per_s", run.bound_updates_per_s},
-               {"groups", run.stats.groups},
-               {"failed_groups", run.stats.failed_groups},
-               {"bytes", run.bytes},
-               {"updates_dropped", run.stats.dropped},
-               {"updates_not_sent", run.stats.suppressed},
-               {"control_messages", run.messages},
-               {"controller_restarts", run.restarts},
-               {"leases_expired", run.stats.expired},
-               {"models_copied", run.stats.adoptions},
-               {"rho", run.rho ? Json(*run.rho) : Json(nullptr)},
-               {"staleness", ToJson(run.stats.staleness)},
-               {"contributors", ToJson(run.stats.contributors)},
-               {"iteration_gap", ToJson(run.stats.gap)},
-               {"hash", run.hash}};
+  Json json = {
+      {"workload", workload.name},
+      {"engine", EngineText(workload.job.engine)},
+      {"workers", workload.cluster.workers},
+      {"unfinished_workers", workload.cluster.steps > 0 ? Json(run.unfinished) : Json(nullptr)},
+      {"seconds", run.seconds},
+      {"events", run.events},
+      {"records", run.records},
+      {"updates_per_s", run.updates_per_s},
+      {"bound_updates_per_s", run.bound_updates_per_s},
+      {"groups", run.stats.groups},
+      {"failed_groups", run.stats.failed_groups},
+      {"bytes", run.bytes},
+      {"updates_dropped", run.stats.dropped},
+      {"updates_not_sent", run.stats.suppressed},
+      {"control_messages", run.messages},
+      {"controller_restarts", run.restarts},
+      {"leases_expired", run.stats.expired},
+      {"models_copied", run.stats.adoptions},
+      {"rho", run.rho ? Json(*run.rho) : Json(nullptr)},
+      {"staleness", ToJson(run.stats.staleness)},
+      {"contributors", ToJson(run.stats.contributors)},
+      {"iteration_gap", ToJson(run.stats.gap)},
+      {"hash", run.hash}};
   json["time_to_target_s"] =
       run.target ? Json(static_cast<double>(run.target->at.ns) / 1e9) : Json(nullptr);
   json["updates_to_target"] = run.target ? Json(run.target->updates) : Json(nullptr);

@@ -20,8 +20,8 @@ void Us(Fields& f, std::string_view key, double* value) { f.Real(key, value, {0,
 void Describe(Fields& f, ClusterPart* part) {
   f.Whole("workers", &part->workers, {1, kMany, "workers"});
   f.Whole("workers_per_host", &part->workers_per_host, {1, kMany, "workers"});
-  f.Whole("steps", &part->steps, {0, 1'000'000'000, "local steps"});
-  f.Real("seconds", &part->seconds, {0.001, 1e9});
+  f.Whole("steps", &part->steps, kStepsRange);
+  f.Real("seconds", &part->seconds, kSecondsRange);
   Ms(f, "start_spread_ms", &part->start_spread_ms);
   f.Whole("samples", &part->samples, {0, 1'000'000'000, "samples"});
   f.Whole("batch", &part->batch, {0, kMaxBatch, "samples"});
@@ -72,10 +72,22 @@ void Describe(Fields& f, ReducePart* part) {
   f.Real("local_bandwidth_mb_per_s", &part->local_bandwidth_mb_per_s, {0.001, 1e9});
 }
 
+// By its name; its options have rules of their own.
 std::string EngineRule(const std::string& text) {
   if (text.empty()) return {};
-  const Result<EngineOptions> engine = ParseEngine(text);
-  return engine.ok() ? std::string() : "an engine: " + engine.status().message();
+  std::string allowed;
+  for (const EngineOptions& engine : AllEngines()) {
+    const std::string name(EngineName(engine));
+    if (text.substr(0, text.find(':')) == name) return {};
+    allowed += ", " + TomlText(name);
+  }
+  return "NAME or NAME:KEY=VALUE,..., with a NAME of" + allowed.substr(1);
+}
+
+Status OptionsRule(const std::string& engine) {
+  if (engine.empty()) return Status::Ok();
+  const Status status = ParseEngine(engine).status();
+  return status.ok() ? status : Status(status.code(), "switch_to: " + status.message());
 }
 
 void Describe(Fields& f, FaultsPart* part) {
@@ -128,6 +140,7 @@ void Describe(Fields& f, FaultsPart* part) {
   f.Real("switches_per_s", &part->switches_per_s, {0, 1000});
   Ms(f, "switch_at_ms", &part->switch_at_ms);
   f.Text("switch_to", &part->switch_to, EngineRule, "");
+  f.Check(OptionsRule(part->switch_to));
 }
 
 void Describe(Fields& f, ControllerPart* part) {

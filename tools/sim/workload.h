@@ -10,18 +10,24 @@
 #include <string_view>
 #include <vector>
 
+#include "common/base/fields.h"
 #include "config/engine_text.h"
 #include "engines/job_spec.h"
 #include "prd/status.h"
 
 namespace prd::sim {
 
+// What `steps` and `seconds` of [cluster] may be; so may --steps and --seconds.
+inline constexpr WholeRange kStepsRange{0, 1'000'000'000, "local steps"};
+inline constexpr RealRange kSecondsRange{0.001, 1e9};
+
 // [cluster]: the workers and what each is to do.
 struct ClusterPart {
   std::int64_t workers = 8;
   std::int64_t workers_per_host = 8;
-  std::int64_t steps = 40;      // local steps until a worker finishes; 0 = until seconds are over
-  double seconds = 600;         // virtual time after which the run stops, whatever it does
+  std::int64_t steps = 40;  // local steps until a worker finishes; 0 = until seconds are over
+  double seconds = 600;     // virtual time after which the run stops, whatever it does
+  bool cut = false;  // no key: `seconds` says how much is wanted, and not by when all must finish
   double start_spread_ms = 10;  // workers start within this time
   std::int64_t samples = 32;    // per step; all-reduce may weigh by it
   // Jobs that divide a batch (job.batch, or what workers tell in `batch`): samples of one pass of a

@@ -1,5 +1,6 @@
 """prdbench skew with few processes: what it prints, and that it leaves nothing behind. No figure is
-compared with another but where they must agree by definition.
+compared with another but where they must agree by definition. And what other commands refuse, and
+leave behind.
 
 Usage: skew_test.py BIN_DIR [unittest arguments]
 """
@@ -10,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 
@@ -121,6 +123,53 @@ class Skew(unittest.TestCase):
         done = run("--bytes", "63")
         self.assertEqual(done.returncode, 2)
         self.assertIn("found 63, allowed are", done.stderr)
+
+
+class Others(unittest.TestCase):
+    def bench(self, *arguments, **streams):
+        return subprocess.run([BIN / "prdbench", *arguments], text=True, timeout=TIMEOUT_S,
+                              **(streams or {"capture_output": True}))
+
+    def test_numbers_that_are_not_allowed(self):
+        for arguments in [["broker", "--seconds", "nan"], ["skew", "--skew-ms", "nan"],
+                          ["reduce", "--bytes", "3"], ["reduce", "--bytes", "0"],
+                          ["reduce", "--bytes", "-4"], ["reduce", "--bytes", "17179869188"]]:
+            done = self.bench(*arguments)
+            self.assertEqual(done.returncode, 2, arguments)
+            self.assertIn(f"{arguments[1]}: found {arguments[2]}, allowed ", done.stdout + done.stderr)
+        self.assertEqual(self.bench("reduce", "--dtype", "f64").returncode, 2)
+
+    def test_a_daemon_that_ends(self):
+        for daemon, how in [("/bin/true", "ended with exit code 0"), ("/bin/false", "exit code 1"),
+                            ("/tmp", "cannot run /tmp: Permission denied")]:
+            done = self.bench("broker", "--daemon", daemon)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(how, done.stderr)
+
+    def test_output_that_cannot_be_written(self):
+        with open("/dev/full", "w") as full:
+            done = self.bench("--help", stdout=full, stderr=subprocess.PIPE)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("the standard output cannot be written", done.stderr)
+
+    def test_an_interrupted_broker_leaves_nothing(self):
+        for end, code in [(signal.SIGINT, 130), (signal.SIGTERM, 143)]:
+            with tempfile.TemporaryDirectory() as folder:
+                tell = pathlib.Path(folder, "config")
+                daemon = pathlib.Path(folder, "daemon")
+                daemon.write_text(f"#!/bin/sh\necho $2 > {tell}.part; mv {tell}.part {tell}; exec sleep 60\n")
+                daemon.chmod(0o755)
+                bench = subprocess.Popen([BIN / "prdbench", "broker", "--daemon", daemon],
+                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                while not tell.exists():
+                    self.assertIsNone(bench.poll())
+                    time.sleep(0.01)
+                config = pathlib.Path(tell.read_text().strip())
+                self.assertTrue(config.exists())
+                bench.send_signal(end)
+                _, err = bench.communicate(timeout=TIMEOUT_S)
+            self.assertEqual(bench.returncode, code, err)
+            self.assertFalse(config.parent.exists())
 
 
 OPS = ["solo", "majority", "all-reduce"]
