@@ -56,11 +56,11 @@ class Run(unittest.TestCase):
                                 TMPDIR=str(self.folder))
         self.environment.pop("PRD_CONTROLLER", None)
 
-    def start(self, body, *arguments, script_arguments=()):
+    def start(self, body, *arguments, script_arguments=(), stdout=subprocess.PIPE):
         script = self.folder / "train.py"
         script.write_text(SCRIPT.replace("    {body}", body))
         return subprocess.Popen([sys.executable, "-m", "prd.run", *arguments, str(script), *script_arguments], env=self.environment,
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                                stdout=stdout, stderr=subprocess.PIPE, text=True)
 
     def two_that_wait(self):
         program, waiting = self.start(WAITS, "-n", "2", "--engine", "p-reduce"), set()
@@ -73,7 +73,7 @@ class Run(unittest.TestCase):
 
     def end(self, program, code=0):
         out, err = program.communicate(timeout=90)
-        self.assertEqual(program.returncode, code, out + err)
+        self.assertEqual(program.returncode, code, (out or "") + err)
         return out, err
 
     def test_workers_and_a_daemon_of_their_own(self):
@@ -114,6 +114,44 @@ class Run(unittest.TestCase):
         program.send_signal(signal.SIGHUP)
         self.end(program, code=1)
         self.assertEqual(list(self.folder.glob("prd-run-*")), [])
+
+    def test_the_job_goes_on_where_its_output_is_lost(self):
+        """On a full disk, or where nobody reads any more."""
+        mark = "    session.step(); open(os.environ['MARK'] + os.environ['PRD_RANK'], 'w').close()"
+        for error in ("No space left on device", "Broken pipe"):
+            with self.subTest(error):
+                reads, writes = os.pipe()
+                os.close(reads)
+                with open("/dev/full", "w") as full, open(writes, "w") as broken:
+                    _, err = self.end(self.start(mark, "-n", "2", "--engine", "p-reduce", stdout=full if error[0] == "N" else broken))
+                self.assertEqual(err.count(f"lost from here on: [Errno {28 if error[0] == 'N' else 32}] {error}"), 1, err)
+                for rank in range(2):
+                    (self.folder / f"mark{rank}").unlink()
+
+    def test_a_daemon_that_dies_ends_the_job(self):
+        """Its last words are said if they are in a file: --log may name a pipe, of which a reader waits for the end."""
+        daemon = self.folder / "daemon"
+        daemon.write_text('#!/bin/sh\ncase "$*" in *--check-config*) exit 0;; esac\necho last words\nkill -40 $$\n')
+        daemon.chmod(0o755)
+        os.mkfifo(self.folder / "fifo")
+        reads = os.open(self.folder / "fifo", os.O_RDONLY | os.O_NONBLOCK)
+        self.addCleanup(os.close, reads)
+        for options, words in (((), "its log ends so:\nlast words"), (("--log", str(self.folder / "fifo")), "its log is in")):
+            with self.subTest(options):
+                _, err = self.end(self.start("", "-n", "2", "--engine", "hop", "--daemon", str(daemon), *options), code=1)
+                self.assertIn(f"the daemon was killed by signal 40; {words}", err)
+        self.assertEqual(list(self.folder.glob("prd-run-*")), [])
+
+    def test_what_is_kept_is_one_jobs(self):
+        kept = str(self.folder / "kept")
+        program = self.start(WAITS, "-n", "1", "--engine", "p-reduce", "--keep", kept)
+        while "waits" not in program.stdout.readline():
+            pass
+        _, err = self.end(self.start("", "-n", "1", "--engine", "hop", "--keep", kept), code=2)
+        self.assertIn(f"--keep: {kept} is another prd.run's, which is running", err)
+        self.assertIn("p-reduce", (self.folder / "kept/prd.toml").read_text())
+        program.send_signal(signal.SIGINT)
+        self.end(program)
 
     def test_what_is_wrong_is_said(self):
         def wrong(*arguments):

@@ -76,7 +76,8 @@ class Child:
 
     def how_it_ended(self):
         code = self.process.returncode
-        how = f"was killed by signal {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        known = -code in set(signal.Signals)
+        how = f"was killed by signal {signal.Signals(-code).name if known else -code}" if code < 0 else f"ended with exit code {code}"
         return f"{self.name} {how}; its log ends so:\n{tail(self.log)}"
 
 

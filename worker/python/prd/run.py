@@ -1,6 +1,7 @@
 """python3 -m prd.run -n 8 script.py [ARGUMENT ...]: starts the workers of a job on this host."""
 import argparse
 import ctypes
+import fcntl
 import json
 import os
 import pathlib
@@ -109,6 +110,13 @@ def parse(arguments=None):
     return args
 
 
+def how_it_ended(code):
+    """Of a process, by its return code."""
+    if code >= 0:
+        return f"ended with {code}"
+    return f"was killed by {signal.Signals(-code).name}" if -code in set(signal.Signals) else f"was killed by signal {-code}"
+
+
 class WrongUsage(Exception):
     """What the command line, or a file that it names, cannot mean."""
 
@@ -161,6 +169,11 @@ class Daemon:
     def _start(self, args):
         kept = args.keep.absolute() if args.keep is not None else self.folder
         kept.mkdir(parents=True, exist_ok=True)
+        self._kept = open(kept / "prd.run.lock", "w")  # as long as this program is there
+        try:
+            fcntl.flock(self._kept, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise WrongUsage(f"--keep: {kept} is another prd.run's, which is running") from None
         self.endpoint, self.admin = (f"ipc://{self.folder}/{name}.sock" for name in ("workers", "admin"))
         state = str(kept / "state")
         try:
@@ -186,11 +199,16 @@ class Daemon:
             return f"{of}: " if of else ""
 
         said = re.sub(rf"{re.escape(str(file))}:(\d+): ", origin, done.stderr.removeprefix("prd: ").strip())
+        said = said or f"{args.daemon} --config {file} --check-config {how_it_ended(done.returncode)}, and said nothing"
         raise WrongUsage("\n".join(dict.fromkeys(said.splitlines())))  # JOB and JOB/* have the same errors
 
-    def failure(self):
-        """Why it does not run; None while it does."""
-        return None if self.process.poll() is None else self.log.read_text(errors="replace")[-1500:]
+    def last_words(self):
+        """The end of its log, if that is a file; --log may name anything."""
+        if not self.log.is_file():
+            return f"its log is in {self.log}"
+        with open(self.log, "rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - 1500))
+            return "its log ends so:\n" + log.read(1500).decode(errors="replace")
 
     def end(self):
         """Ends the daemon, and removes its folder; what --keep and --log name stays."""
@@ -280,15 +298,17 @@ class Workers:
                 said = [line for line in block if to is sys.stderr and line and not line.startswith(b"prd: ")]
                 if said:
                     self._last_lines[rank] = said[-1].decode(errors="replace")
-                with self._lock:
-                    for line in block:
-                        to.buffer.write(b"[%d] %s\n" % (rank, line))
-                    to.flush()
+                self._write(to, b"".join(b"[%d] %s\n" % (rank, line) for line in block))
+
+    def _write(self, to, text):
+        with self._lock:
+            error = _write(to, text)
+        if error is not None and to is sys.stdout:
+            self.say(f"what workers print on stdout is lost from here on: {error}")
 
     def say(self, text):
         """A line of this program on stderr, between those of the workers."""
-        with self._lock:
-            print(f"prd.run: {text}", file=sys.stderr, flush=True)
+        self._write(sys.stderr, f"prd.run: {text}\n".encode(errors="backslashreplace"))
 
     def look(self, ending):
         """Notes who has ended, and starts who is to be started again."""
@@ -300,7 +320,7 @@ class Workers:
             self.codes[rank] = code
             if code == 0:
                 continue
-            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+            how = how_it_ended(code)
             if not ending and self._restarts[rank] < self._args.restart:
                 self._restarts[rank] += 1
                 self.say(f"rank {rank} {how}, and is started again ({self._restarts[rank]} of {self._args.restart})")
@@ -333,13 +353,49 @@ def _prdctl(daemon):
     return beside if "/" in beside and os.path.exists(beside) else "prdctl"
 
 
-def _leave_terminal():
-    """It is closed, and whoever writes to it gets an error: nobody reads what is said from here on."""
+def _leave(stream):
+    """Nobody reads what is said there from here on, and nobody who writes to it gets an error."""
     null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    os.dup2(null, stream)
+    os.close(null)
+
+
+def _leave_terminal():
+    """It is closed."""
     for stream in (1, 2):
         if stat.S_ISCHR(os.fstat(stream).st_mode):
-            os.dup2(null, stream)
-    os.close(null)
+            _leave(stream)
+
+
+def _write(to, text):
+    """To stdout or stderr. Gives the error of the first time that nobody reads it, or the disk is full: the job goes on."""
+    try:
+        to.buffer.write(text)
+        to.flush()
+    except OSError as error:
+        _leave(to.fileno())
+        return error
+    return None
+
+
+def _wait(workers, daemon, woken, came):
+    """Until no worker runs. `came`: signals that have come; `woken`: a pipe that tells of them."""
+    passed = 0
+    while workers.running:
+        if select.select([woken], [], [], 1)[0]:
+            os.read(woken, 4096)
+        if daemon is not None and daemon.process.poll() is not None:
+            workers.signal(signal.SIGKILL)
+            workers.say(f"the daemon {how_it_ended(daemon.process.returncode)}; {daemon.last_words()}")
+            came.append(signal.SIGTERM)
+            daemon = None
+        while passed < len(came):
+            workers.signal(came[passed] if passed == 0 else signal.SIGKILL)
+            passed += 1
+        workers.look(ending=bool(came))
+    workers.join()
+    if not came:
+        workers.say_who_failed_first()
 
 
 def main(arguments=None):
@@ -358,7 +414,7 @@ def main(arguments=None):
     try:
         daemon = None if args.controller else Daemon(args)
         if daemon is not None:
-            print(f"prd.run: to look at it: PRD_ADMIN={daemon.admin} {_prdctl(args.daemon)} workers", file=sys.stderr, flush=True)
+            _write(sys.stderr, f"prd.run: to look at it: PRD_ADMIN={daemon.admin} {_prdctl(args.daemon)} workers\n".encode())
         workers = Workers(args, args.controller or daemon.endpoint)
     except WrongUsage as error:
         print(f"prd.run: {error}", file=sys.stderr)
@@ -367,27 +423,13 @@ def main(arguments=None):
         if daemon is not None:
             daemon.end()
         sys.exit(f"prd.run: {error}")
-    passed = 0
-    while workers.running:
-        if select.select([woken], [], [], 1)[0]:
-            os.read(woken, 4096)
-        if daemon is not None and daemon.process.poll() is not None:
-            workers.say(f"the daemon ended; its log ends so:\n{daemon.failure()}")
-            workers.signal(signal.SIGKILL)
-            came.append(signal.SIGTERM)
-            daemon, ended = None, daemon
-            ended.end()
-        while passed < len(came):
-            workers.signal(came[passed] if passed == 0 else signal.SIGKILL)
-            passed += 1
-        workers.look(ending=bool(came))
-    workers.join()
-    if not came:
-        workers.say_who_failed_first()
-    if daemon is not None:
-        daemon.end()
-        if args.keep is not None:
-            workers.say(f"to look at it again: {_prdctl(args.daemon)} --state-dir {shlex.quote(str(args.keep / 'state'))} jobs")
+    try:
+        _wait(workers, daemon, woken, came)
+    finally:
+        if daemon is not None:
+            daemon.end()
+    if args.keep is not None:
+        workers.say(f"to look at it again: {_prdctl(args.daemon)} --state-dir {shlex.quote(str(args.keep / 'state'))} jobs")
     return 0 if all(code == 0 for code in workers.codes.values()) else 1
 
 
