@@ -590,7 +590,10 @@ BatchShare SessionCalls::share(int ahead) const {
 
 double SessionCalls::clock() const {
   const int workers = this->workers();
-  return workers > 0 ? static_cast<double>(progress().steps) / workers : 0;
+  if (workers <= 0) return 0;
+  const std::int64_t batch = background_->view().shares().batch();
+  return batch > 0 ? static_cast<double>(progress().samples) / static_cast<double>(batch)
+                   : static_cast<double>(progress().steps) / workers;
 }
 
 GroupTransports SessionCalls::group_transports() const {

@@ -246,6 +246,57 @@ class Batch(unittest.TestCase):
             for parameters in place.in_threads(2, body):
                 self.assertClose(parameters, alone(batches_of_job(7))[-1])
 
+    def test_the_clock_counts_whole_steps(self):
+        """However many workers make them; also in a job that goes on from a checkpoint of another one."""
+        with place.Cluster(place.job("all-reduce", 3)) as c:
+            def body(rank):
+                model, optimizer = make()
+                worker = attach(c, rank, model, optimizer, job_trained=(99, 10 * BATCH))
+                loader = worker.shard(loader_of())
+                scheduler = worker.scheduler(torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step)))
+                seen = []
+                for it in worker.steps(30):
+                    seen.append((it, scheduler.last_epoch))
+                    if rank == 2 and len(seen) == 5:
+                        worker.leave("it is to be seen what the others count")
+                        break
+                    optimizer.zero_grad()
+                    loss_of(model, next(iter(loader))[0]).backward()
+                    optimizer.step()
+                    scheduler.step()
+                if rank < 2:
+                    self.assertEqual((worker.clock, worker.session.iteration), (30, 20))
+                    worker.finish()
+                worker.session.close()
+                return sorted(set(seen))  # a step may take several passes, once a worker has left
+
+            whole, also, left = place.in_threads(3, body)
+            self.assertEqual(whole, [(it, it) for it in range(10, 30)])
+            self.assertEqual((also, left), (whole, whole[:5]))
+
+    def test_what_a_slow_worker_was_too_late_for_does_not_count(self):
+        with place.Cluster(place.job("backup", 3)) as c:
+            def body(rank):
+                model, optimizer = make()
+                worker = attach(c, rank, model, optimizer)
+                loader = worker.shard(loader_of())
+                for _ in worker.epochs(4):
+                    for x, _ in loader:
+                        optimizer.zero_grad()
+                        loss_of(model, x).backward()
+                        time.sleep(0.02 if rank == 2 else 0)
+                        optimizer.step()
+                worker.finish()
+                found = worker.job_trained[1], worker.trained[1], worker.session.iteration
+                worker.session.close()
+                return found
+
+            results = place.in_threads(3, body)
+            trained = sum(own for _, own, _ in results)
+            self.assertGreater(max(iteration for _, _, iteration in results) * BATCH, trained, "nothing was dropped")
+            for job, _, _ in results:
+                self.assertLessEqual(job, trained)
+
     def test_a_worker_pauses_in_mid_step(self):
         torch.manual_seed(SEED)
         with place.Cluster(place.job("all-reduce", 3)) as c:

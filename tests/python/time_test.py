@@ -106,6 +106,31 @@ class Time(unittest.TestCase):
                     self.assertLessEqual(passed, 4)
                 self.assertEqual(min(seen[0] for seen, _ in found), 0)
 
+    def test_a_job_of_another_size_goes_on_at_the_checkpoints_clock(self):
+        """4 workers had made 100 steps each, of 110. Without the clock 2 workers are at 200, and nothing is left."""
+        for options, steps, at in (({"clock": 100.25}, 10, 100), ({}, 0, 200)):
+            with self.subTest(**options), place.Cluster(place.job("all-reduce", 2)) as c:
+                def body(rank):
+                    model, optimizer = make()
+                    worker = attach(c, rank, model, optimizer, job_trained=(401, 4010), **options)
+                    scheduler = worker.scheduler(rates.LambdaLR(optimizer, lambda step: 1 + step))
+                    self.assertEqual(worker._now // 2, at)
+                    self.assertEqual(scheduler.last_epoch, at)
+                    seen = []
+                    for it in worker.steps(110):
+                        self.assertTrue(not seen or worker.every(1))
+                        seen.append(it)
+                        step(model, optimizer, rank, slow=0)
+                        scheduler.step()
+                    worker.finish()
+                    self.assertEqual(scheduler.last_epoch, at + len(seen))
+                    self.assertEqual(worker.job_trained[0], 401 + 2 * steps)
+                    return seen
+
+                for seen in place.in_threads(2, body):
+                    self.assertEqual(seen, list(range(100, 110))[:steps])
+                self.assertEqual(len(self.said("no step is left: the job's clock is at 200.5 of 110")), 0 if steps else 2)
+
     def test_a_loop_goes_on_where_the_job_is(self):
         """A resumed job, and a worker that joins it later."""
         with place.Cluster(place.job("all-reduce", 1)) as c:

@@ -120,7 +120,8 @@ class Callback(pl.Callback):
             self.worker.leave(f"{type(exception).__name__}: {exception}")
 
     def state_dict(self):
-        return {} if self.worker is None else {"trained": self.worker.trained, "job_trained": self.worker.job_trained}
+        worker = self.worker
+        return {} if worker is None else {"trained": worker.trained, "job_trained": worker.job_trained, "clock": worker.clock}
 
     def load_state_dict(self, state):
-        self._loaded = {name: tuple(counts) for name, counts in state.items()}
+        self._loaded = {name: counts if name == "clock" else tuple(counts) for name, counts in state.items()}

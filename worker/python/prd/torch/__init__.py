@@ -19,7 +19,7 @@ from prd import arrays, errors
 from prd.session import Session
 from prd.torch.alone import AloneSession, PlainLoader, is_alone
 from prd.torch.averaged import Averaged
-from prd.torch.clock import JobTime, mark_stepped
+from prd.torch.clock import START, JobTime, mark_stepped
 from prd.torch.data import ShardedLoader
 from prd.torch.memory import zeros
 from prd.torch.parameters import Frozen, Parameters
@@ -30,7 +30,7 @@ _DTYPES = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", tor
 
 
 def attach(model, optimizer=None, *, session=None, samples=0, buffers=True, before_apply=None, seed=True, trained=(0, 0),
-           job_trained=(0, 0), averaged=(), frozen=None, batch=None, max_share=None):
+           job_trained=(0, 0), clock=None, averaged=(), frozen=None, batch=None, max_share=None):
     """Joins the job with this model; the parameters, the buffers and the optimizer's state are then the job's.
 
     From then on optimizer.step() is a step of the job. Without an optimizer, Worker.step is; and so it is of a list of
@@ -41,9 +41,10 @@ def attach(model, optimizer=None, *, session=None, samples=0, buffers=True, befo
     the loader of Worker.shard says. buffers: whether floating-point buffers (running statistics) are averaged with the
     parameters. before_apply: called before the optimizer's own step, on the gradients of all where the engine reduces
     these: to clip them as one process would. seed: whether workers draw different random numbers from here on.
-    trained, job_trained: (steps, samples) of a checkpoint, as Worker.trained and Worker.job_trained were. averaged: further
-    modules, tensors or dicts of tensors that are averaged with the parameters: a moving average of the model. frozen: whether
-    frozen parameters of the optimizer are averaged, so that the script may unfreeze them; as long as they are few unless given.
+    trained, job_trained, clock: of a checkpoint, as those of the Worker were; without `clock` a job of another number of workers
+    has another one than the checkpoint had, unless it has a batch. averaged: further modules, tensors or dicts of tensors that
+    are averaged with the parameters: a moving average of the model. frozen: whether frozen parameters of the optimizer are
+    averaged, so that the script may unfreeze them; as long as they are few unless given.
     batch: samples of one step of all workers together, which are divided as the workers' speeds are; else the job's config, or
     PRD_BATCH, may say one. max_share: the most samples that this worker computes at once; a step may take several passes then.
     """
@@ -51,7 +52,9 @@ def attach(model, optimizer=None, *, session=None, samples=0, buffers=True, befo
         session = AloneSession(batch, max_share) if is_alone() else Session(batch=batch, max_share=max_share, accumulates=True)
     elif batch is not None or max_share is not None:
         raise errors.InvalidArgument("batch, max_share: a session that is given has its own: prd.Session(batch=..., max_share=..., accumulates=True)")
-    return Worker(model, optimizer, session, samples, buffers, before_apply, seed, trained, job_trained, averaged, frozen)
+    if clock is not None and not 0 <= clock < float("inf"):
+        raise errors.InvalidArgument(f"clock: found {clock}, allowed is 0 or more")
+    return Worker(model, optimizer, session, samples, buffers, before_apply, seed, trained, job_trained, averaged, frozen, clock)
 
 
 def _taken(tensor, name):
@@ -81,7 +84,7 @@ class Worker(JobTime):
     """One worker of a job, with its model. As a context manager it finishes, or leaves with the exception that comes out."""
 
     def __init__(self, model, optimizer, session, samples, buffers, before_apply, seed, trained, job_trained, averaged=(),
-                 frozen=None):
+                 frozen=None, clock=None):
         self.model, self.optimizer, self.session = model, optimizer, session
         self._before_apply = before_apply
         self._samples, self._pending = samples, 0
@@ -113,7 +116,7 @@ class Worker(JobTime):
         self._averaged = Averaged(model, buffers, averaged, names, self._device, _DTYPES)
         fixed = [f"{name}={_digest(p)}" for name, p in [*self._of.fixed, *self._averaged.fixed]]
         tag = ";".join(f"{name}{tuple(p.shape)}" for name, p in zip(self._names, self._parameters)) + "|" + ";".join(fixed)
-        self._order = self._order_of_data(job_trained)
+        self._order = self._where_it_begins(job_trained, clock)
         state = [_taken(t, name) for one in self._states for name, t in one.tensors()] + [_taken(self._order, "the order of the data")]
         tag += "".join("|" + one.tag() for one in self._states)
         with self._in_words():
@@ -334,10 +337,10 @@ class Worker(JobTime):
 
     # ---- inside ----
 
-    def _order_of_data(self, job_trained):
-        """What all workers have of the lowest rank: the position in the data where the job began, and a seed."""
+    def _where_it_begins(self, job_trained, clock):
         self.seed = torch.initial_seed()
-        return torch.tensor([job_trained[1], self.seed % (1 << 52)], dtype=torch.float64, device=self._device)
+        start = START(job_trained[1], self.seed % (1 << 52), 0, -1 if clock is None else clock, job_trained[0])
+        return torch.tensor(start, dtype=torch.float64, device=self._device)
 
     @contextlib.contextmanager
     def _in_words(self):
@@ -453,6 +456,7 @@ class Worker(JobTime):
 
     def _apply(self):
         self._look()
+        self._note_engine()
         if not self._in_step:
             for p, view in zip(self._parameters, self._views):
                 p.grad = view  # the script may have set it to None since

@@ -1,4 +1,5 @@
 """The job's time in a script: loops and learning rate schedules that count as a job of equal workers would."""
+import collections
 import contextlib
 import copyreg
 import gc
@@ -10,7 +11,12 @@ import torch
 from prd import errors
 
 _SCHEDULERS = tuple({kind for kind in (getattr(torch.optim.lr_scheduler, name, None) for name in ("LRScheduler", "_LRScheduler")) if kind})
+_WHOLE = ("all-reduce", "alone")  # engines whose steps have each sample of a batch of the job once
 _WAIT_S = 2  # between two looks at what the others do while this worker waits in finish
+
+# What all workers have of the lowest rank: where the job began (`clock` -1: not told), and the seed of its data's order. `switched`:
+# whether it has gone on with another engine since, 0 or 1.
+START = collections.namedtuple("START", "samples seed switched clock steps")
 
 
 class JobClock:
@@ -87,8 +93,14 @@ class JobTime:
 
     def _start_time(self):
         self._clock = JobClock(self.session)
-        self._first, self._first_own = self._clock.read(), self.session.progress.own_steps
-        self._now, self._before = self._first[0], None  # the job's steps after this worker's newest step, and before it
+        start = START(*self._order.tolist())
+        self._began = int(start.steps), int(start.samples)  # what the job had trained when it began
+        self._engine, self._switched = self.engine, bool(start.switched)
+        batch, workers = self.share.batch, max(self.workers, 1)
+        self._base = round(start.clock * workers) if start.clock >= 0 else self._began[1] * workers // batch if batch else self._began[0]
+        self._most = 0
+        self._first, self._first_own = self._ticks(), self.session.progress.own_steps
+        self._now, self._before = self._first, None  # ticks after this worker's newest step, and before it
         self._scheduled = []  # (scheduler, whether its length is no number of the clock's steps)
         self._shares = False  # a loop ends as the job does
         self._said, self._name = set(), f"rank {self.rank}"
@@ -97,17 +109,44 @@ class JobTime:
         if partial:  # no step yet
             self._before = self._now
             return
-        self._before, self._now = self._now, self._clock.read()[0]
-        own, equal = self.session.progress.own_steps - self._first_own, (self._now - self._first[0]) / max(self.workers, 1)
+        if self.session.last.adopted:
+            self._switched = self._switched or bool(START(*self._order.tolist()).switched)
+        self._before, self._now = self._now, self._ticks()
+        own, equal = self.session.progress.own_steps - self._first_own, (self._now - self._first) / max(self.workers, 1)
         if own >= 20 and equal >= 10 and not 0.75 < own / equal < 1.25:
             self._notice_unequal()
 
     # ---- what is known ----
 
+    def _steps_are_whole(self):
+        """Whether the job has divided each step's batch since it began, and so all workers know its samples alike."""
+        return self.engine in _WHOLE and not self._switched
+
+    def _note_engine(self):
+        """In `apply`, where what workers copy may change: one that joins later is told by it."""
+        if not self._switched and self.engine != self._engine:
+            self._switched = True
+            self._order[START._fields.index("switched")] = 1
+
+    def _ticks(self):
+        """What the clock counts: as many for each step of a job of equal workers as the job started with. Never falls."""
+        share, workers, (steps, samples) = self.share, max(self.workers, 1), self._clock.read()
+        if not share.batch:
+            made = steps - self._began[0]
+        elif self._steps_are_whole():
+            made = (share.step - 1) * workers
+        else:
+            made = (samples - self._began[1]) * workers // share.batch
+        self._most = max(self._most, self._base + made)
+        return self._most
+
     @property
     def clock(self):
-        """How many steps a job of equal workers would have made: steps of all / workers that the job started with."""
-        return self._clock.read()[0] / max(self.workers, 1)
+        """How many steps a job of equal workers would have made: steps of all / workers that the job started with.
+
+        In a job with a batch of its own these are whole steps, however many workers there are: samples of all / batch.
+        """
+        return self._ticks() / max(self.workers, 1)
 
     @property
     def epoch(self):
@@ -152,8 +191,10 @@ class JobTime:
         self._shares = True
         self._check_lengths(total)
         workers = max(self.workers, 1)
-        self._now = self._clock.read()[0]
-        while not self.done and self._clock.read()[0] < total * workers:
+        self._now = self._ticks()
+        if self._now >= total * workers and not self.done:
+            self._say_once("nothing", f"no step is left: the job's clock is at {self.clock:g} of {total}, by attach(job_trained=..., clock=...)")
+        while not self.done and self._ticks() < total * workers:
             yield self._now // workers
 
     def epochs(self, total):

@@ -70,7 +70,7 @@ class ShardedLoader:
         self._stream = None
         self._of_pass = None  # this worker's steps when the newest pass began
         self._divided, self._own_batches = None, not divided or loader.batch_size is None  # in a job with a batch
-        self._start, seed = (int(x) for x in worker._order.tolist())
+        self._start, seed = (int(x) for x in worker._order.tolist()[:2])
         self._passes, self._base = worker._start[1] // self.samples if self.samples else 0, 0
         if worker._loader is not None and self.samples:
             self._passes, self._base = 0, worker._loader.end()
@@ -156,9 +156,9 @@ class ShardedLoader:
             yield found
 
     def position(self):
-        """Samples of the job before the next step, which all workers know alike where its batch is divided; else None."""
+        """Samples of the job before the next step, which all workers know alike where each step's batch is divided; else None."""
         share = self._worker.share
-        divides = share.batch and self._divided is not None and not self._own_batches
+        divides = share.batch and self._divided is not None and not self._own_batches and self._worker._steps_are_whole()
         return self._start + (share.step - 1) * share.batch if divides else None
 
     def _trained(self):
