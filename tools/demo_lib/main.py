@@ -121,7 +121,7 @@ def main():
     sys.stdout.flush()
     try:
         demo(options, work_dir)
-    except ToolError as error:
+    except (ToolError, OSError) as error:
         print(f"\ntools/demo: {error}\nlogs are in {work_dir}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -163,9 +163,9 @@ def make_parser():
     add("--shards", choices=["iid", "labels"], default="iid",
         help="iid: a random part of the data for each worker; labels: one or two classes each (default: %(default)s)")
     add("--batch", type=number(int, 1, 10000), default=256, help="examples per step (default: %(default)s)")
-    add("--lr", type=number(float, 0, 100), default=0.25, help="learning rate of SGD (default: %(default)s)")
-    add("--lr-decay", type=number(float, 0, 1e9), default=400, metavar="STEPS",
-        help="the rate falls as 1/(1 + s/STEPS), s: the job's steps per worker; 0 = constant (default: %(default)s)")
+    add("--lr", type=number(float, 0, 100), help="learning rate of SGD (default: 0.25; hyperplane: 0.02)")
+    add("--lr-decay", type=number(float, 0, 1e9), metavar="STEPS",
+        help="the rate falls as 1/(1 + s/STEPS), s: the job's steps per worker; 0 = constant (default: 400; hyperplane: 0)")
     add("--step-ms", type=number(float, 1, 60000), help="a fast worker's step (default: 100; --quick: 40)")
     add("--limit-s", type=number(float, 1, 86400), help="give a run up after this long (default: three times "
         "what it should take)")
@@ -240,6 +240,9 @@ def parse(arguments, catalogue):
         parser.error(f"--target: found {options.target:g}, allowed is 0.1 to 1")
     if not options.epochs and not options.seconds:
         options.epochs = 12
+    lr, decay = (0.02, 0) if options.model == "hyperplane" else (0.25, 400)
+    options.lr = lr if options.lr is None else options.lr
+    options.lr_decay = decay if options.lr_decay is None else options.lr_decay
     if options.step_ms is None:
         options.step_ms = 40 if options.quick else 100
     options.evaluate_ms = 500

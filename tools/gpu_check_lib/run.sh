@@ -150,7 +150,10 @@ parse() {
   done
   [ "$device" != cuda ] || device=cuda:0
   [[ $device =~ ^cuda:[0-9]+$ ]] || refuse "--device: found '$device', allowed is cuda:N"
-  results="$(cd "$(dirname "$out")" && pwd)/$(basename "$out")"
+  local folder
+  folder="$(cd "$(dirname "$out")" 2>/dev/null && pwd)" || refuse "--out: found '$out', and there is no folder $(dirname "$out")"
+  results="$folder/$(basename "$out")"
+  [ ! -e "$results" ] || [ -f "$results" ] || refuse "--out: found '$out', which is no file"
   log="$results.log"
 }
 

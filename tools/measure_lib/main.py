@@ -3,6 +3,7 @@ import argparse
 import json
 import os
 import pathlib
+import signal
 import statistics
 import sys
 
@@ -267,5 +268,14 @@ def main():
     return 0
 
 
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    signal.signal(signal.SIGTERM, interrupted)
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        print("tools/measure: interrupted", file=sys.stderr)
+        sys.exit(130)

@@ -81,7 +81,10 @@ class Worker:
 def missing(python, peer):
     """Why the peer cannot be measured with this Python; None: it can."""
     module = NEEDS.get(peer, "torch")
-    done = subprocess.run([python, "-c", f"import {module}"], capture_output=True, text=True)
+    try:
+        done = subprocess.run([python, "-c", f"import {module}"], capture_output=True, text=True)
+    except OSError as error:
+        return f"--python: {error}"
     return None if done.returncode == 0 else f"{module} cannot be imported: {done.stderr.strip().splitlines()[-1]}"
 
 

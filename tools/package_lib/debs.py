@@ -1,5 +1,6 @@
 """The Debian packages."""
 import os
+import re
 import shutil
 import subprocess
 
@@ -19,6 +20,8 @@ def check_needed(tree):
 
 # For tests: no packages of debug symbols, and hardly compressed.
 QUICK = {"DEB_BUILD_OPTIONS": "noautodbgsym", "DPKG_DEB_COMPRESSOR_TYPE": "gzip", "DPKG_DEB_COMPRESSOR_LEVEL": "1"}
+
+_MADE = re.compile(r"(libprd0|libprd-dev|prd|prdctl|python3-prd)(-dbgsym)?_\d[^_]*_[a-z0-9]+\.(deb|changes|buildinfo)")
 
 
 def make(out, work, build, quick):
@@ -45,6 +48,9 @@ def make(out, work, build, quick):
     if done.returncode != 0:
         end = "\n".join(log.read_text(encoding="utf-8").splitlines()[-25:])
         raise Failure(f"dpkg-buildpackage ended with {done.returncode}; its end, all of which is in {log}:\n{end}")
+    for old in out.iterdir():  # of another version
+        if _MADE.fullmatch(old.name) and old.is_file():
+            old.unlink()
     for found in folder.glob("*.*"):
         if found.is_file():
             shutil.move(found, out / found.name)

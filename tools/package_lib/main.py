@@ -82,8 +82,6 @@ def main(arguments):
     out = (args.out or work / "out").resolve()
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for old in {*out.glob("*prd*_*"), *out.glob("prd-*.whl")}:
-            old.unlink()
         build = args.build.resolve() if args.build is not None else None
         if build is not None:
             check_build(build)

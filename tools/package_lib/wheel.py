@@ -135,5 +135,8 @@ def make(out, build):
         text = (info / "WHEEL").read_text(encoding="utf-8").replace("Root-Is-Purelib: true", "Root-Is-Purelib: false")
         text = re.sub(r"^Tag: .*$", f"Tag: {tag(copies, os.uname().machine)}", text, flags=re.MULTILINE)
         (info / "WHEEL").write_text(text, encoding="utf-8")
-        run([*python, "wheel", "pack", "--dest-dir", out, unpacked], env=dict(os.environ, SOURCE_DATE_EPOCH=str(int(source.date().timestamp()))))
-    return next(out.glob(f"prd-{source.version()}-py3-none-*.whl"))
+        run([*python, "wheel", "pack", "--dest-dir", work, unpacked], env=dict(os.environ, SOURCE_DATE_EPOCH=str(int(source.date().timestamp()))))
+        made = next(work.glob("prd-*.whl"))
+        for old in out.glob("prd-[0-9]*-py3-none-*.whl"):  # of another version, or for other systems
+            old.unlink()
+        return pathlib.Path(shutil.move(made, out / made.name))

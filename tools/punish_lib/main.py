@@ -79,7 +79,10 @@ def main():
         f"{options.every:g} s in the mean of {', '.join(options.faults) or 'no kind'}; --seed {options.seed}",
         file=stream, flush=True,
     )  # fmt: skip
-    options.out.mkdir(parents=True, exist_ok=True)
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        sys.exit(f"tools/punish: --out: {error}")
     work_dir = work_folder()
     results, code = [], 1
     try:

@@ -252,9 +252,15 @@ class Packages(unittest.TestCase):
         fake = self.work / "fake"
         fake.mkdir()
         (fake / "CMakeCache.txt").write_text("CMAKE_INSTALL_PREFIX:PATH=/opt\n")
-        done = package("--build", fake, "--work", self.work)
+        out = self.work / "packages"
+        out.mkdir()
+        there = [out / name for name in ("my_prd_notes.txt", "prd_0.9_amd64.deb", "prd-0.9-py3-none-any.whl")]
+        for path in there:
+            path.touch()
+        done = package("--build", fake, "--work", self.work, "--out", out)
         self.assertEqual(done.returncode, 1)
         self.assertIn("-DCMAKE_INSTALL_PREFIX=/usr", done.stderr)
+        self.assertEqual(sorted(out.iterdir()), sorted(there), "what was there before is another's, or an earlier one")
 
 
 if __name__ == "__main__":
