@@ -246,7 +246,7 @@ class Batch(unittest.TestCase):
             for parameters in place.in_threads(2, body):
                 self.assertClose(parameters, alone(batches_of_job(7))[-1])
 
-    def test_the_clock_counts_whole_steps(self):
+    def test_a_clock_counts_whole_steps(self):
         """However many workers make them; also in a job that goes on from a checkpoint of another one."""
         with place.Cluster(place.job("all-reduce", 3)) as c:
             def body(rank):
@@ -274,7 +274,7 @@ class Batch(unittest.TestCase):
             self.assertEqual(whole, [(it, it) for it in range(10, 30)])
             self.assertEqual((also, left), (whole, whole[:5]))
 
-    def test_what_a_slow_worker_was_too_late_for_does_not_count(self):
+    def test_a_gradient_that_comes_too_late_does_not_count(self):
         with place.Cluster(place.job("backup", 3)) as c:
             def body(rank):
                 model, optimizer = make()

@@ -107,8 +107,8 @@ class PRD_EXPORT Session {
   // `ahead`: of a step that far after the next one, for loaders that draw early. Any thread.
   BatchShare share(int ahead = 0) const;
 
-  // How many steps a job of equal workers would have made, for schedules: the steps of progress() by
-  // workers(); with a batch, its samples by the batch. 0 before Attach. Any thread.
+  // How many steps a job of equal workers would have made, for schedules: the steps of progress()
+  // by workers(); with a batch, its samples by the batch. 0 before Attach. Any thread.
   double clock() const;
 
   // The job is done, for all workers, as if its goal were reached: for early stopping. Does not

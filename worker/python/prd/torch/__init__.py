@@ -456,7 +456,7 @@ class Worker(JobTime):
 
     def _apply(self):
         self._look()
-        self._note_engine()
+        self._note_parted()
         if not self._in_step:
             for p, view in zip(self._parameters, self._views):
                 p.grad = view  # the script may have set it to None since

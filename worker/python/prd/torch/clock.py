@@ -11,12 +11,11 @@ import torch
 from prd import errors
 
 _SCHEDULERS = tuple({kind for kind in (getattr(torch.optim.lr_scheduler, name, None) for name in ("LRScheduler", "_LRScheduler")) if kind})
-_WHOLE = ("all-reduce", "alone")  # engines whose steps have each sample of a batch of the job once
 _WAIT_S = 2  # between two looks at what the others do while this worker waits in finish
 
-# What all workers have of the lowest rank: where the job began (`clock` -1: not told), and the seed of its data's order. `switched`:
-# whether it has gone on with another engine since, 0 or 1.
-START = collections.namedtuple("START", "samples seed switched clock steps")
+# What all workers have of the lowest rank: where the job began (`clock` -1: not told), and the seed of its data's order. `parted`, 0 or 1:
+# whether some step since had not its whole batch.
+START = collections.namedtuple("START", "samples seed parted clock steps")
 
 
 class JobClock:
@@ -95,7 +94,7 @@ class JobTime:
         self._clock = JobClock(self.session)
         start = START(*self._order.tolist())
         self._began = int(start.steps), int(start.samples)  # what the job had trained when it began
-        self._engine, self._switched = self.engine, bool(start.switched)
+        self._parted = self._said_parted = bool(start.parted)
         batch, workers = self.share.batch, max(self.workers, 1)
         self._base = round(start.clock * workers) if start.clock >= 0 else self._began[1] * workers // batch if batch else self._began[0]
         self._most = 0
@@ -109,8 +108,7 @@ class JobTime:
         if partial:  # no step yet
             self._before = self._now
             return
-        if self.session.last.adopted:
-            self._switched = self._switched or bool(START(*self._order.tolist()).switched)
+        self._look_whether_parted(self.share)
         self._before, self._now = self._now, self._ticks()
         own, equal = self.session.progress.own_steps - self._first_own, (self._now - self._first) / max(self.workers, 1)
         if own >= 20 and equal >= 10 and not 0.75 < own / equal < 1.25:
@@ -118,22 +116,30 @@ class JobTime:
 
     # ---- what is known ----
 
-    def _steps_are_whole(self):
-        """Whether the job has divided each step's batch since it began, and so all workers know its samples alike."""
-        return self.engine in _WHOLE and not self._switched
+    def _look_whether_parted(self, share):
+        """In a job with a batch, after a step. Where each step so far has had all of it, all workers know the job's samples alike, by its steps.
 
-    def _note_engine(self):
-        """In `apply`, where what workers copy may change: one that joins later is told by it."""
-        if not self._switched and self.engine != self._engine:
-            self._switched = True
-            self._order[START._fields.index("switched")] = 1
+        Else (an engine that drops what comes too late, or one before it that divides no batch) they are those that workers have told.
+        """
+        if self._parted or not share.batch:
+            return
+        if self.session.last.adopted:  # others may be ahead
+            self._parted = self._said_parted = bool(START(*self._order.tolist()).parted)
+        elif (self._clock.read()[1] - self._began[1]) // share.batch != share.step - 1:
+            self._parted = True
+
+    def _note_parted(self):
+        """In `apply`, where what workers copy may change: who joins later is told by it."""
+        if self._parted and not self._said_parted:
+            self._said_parted = True
+            self._order[START._fields.index("parted")] = 1
 
     def _ticks(self):
         """What the clock counts: as many for each step of a job of equal workers as the job started with. Never falls."""
         share, workers, (steps, samples) = self.share, max(self.workers, 1), self._clock.read()
         if not share.batch:
             made = steps - self._began[0]
-        elif self._steps_are_whole():
+        elif not self._parted:
             made = (share.step - 1) * workers
         else:
             made = (samples - self._began[1]) * workers // share.batch

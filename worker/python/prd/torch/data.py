@@ -158,7 +158,7 @@ class ShardedLoader:
     def position(self):
         """Samples of the job before the next step, which all workers know alike where each step's batch is divided; else None."""
         share = self._worker.share
-        divides = share.batch and self._divided is not None and not self._own_batches and self._worker._steps_are_whole()
+        divides = share.batch and self._divided is not None and not self._own_batches and not self._worker._parted
         return self._start + (share.step - 1) * share.batch if divides else None
 
     def _trained(self):
