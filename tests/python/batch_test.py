@@ -297,6 +297,38 @@ class Batch(unittest.TestCase):
             for job, _, _ in results:
                 self.assertLessEqual(job, trained)
 
+    def test_a_job_that_is_switched_counts_what_was_trained(self):
+        """An engine that divides no batch has its own steps, and the one after it goes on from their number."""
+        with place.Cluster(place.job("all-reduce", 2) + '[[job]]\nname = "other"\nengine = "ad-psgd"\n') as c:
+            engines, asked = ["all-reduce", "ad-psgd", "all-reduce"], set()
+
+            def body(rank):
+                model, optimizer = make()
+                worker = attach(c, rank, model, optimizer)
+                loader = worker.shard(loader_of())
+                seen, own = [], 0
+                while worker.engine != engines[-1] or len(seen) < 3 or own < 4:
+                    if not seen or seen[-1] != worker.engine:
+                        seen.append(worker.engine)
+                        own = 0
+                    optimizer.zero_grad()
+                    loss_of(model, next(iter(loader))[0]).backward()
+                    time.sleep(0.002 if rank == 0 else 0.02)
+                    optimizer.step()
+                    own += 1
+                    if rank == 0 and own == (40 if len(seen) == 2 else 10) and len(seen) < 3 and len(seen) not in asked:
+                        asked.add(len(seen))
+                        c.prdctl("switch", "toy", engines[len(seen)])
+                worker.stop("all of it was seen")
+                worker.finish()
+                found = worker.job_trained[1], worker.progress.samples, worker.clock
+                worker.session.close()
+                return found
+
+            for job, told, clock in place.in_threads(2, body):
+                self.assertEqual(job, told)
+                self.assertLess(abs(clock - told / BATCH), 2, "ad-psgd's steps are not whole ones")
+
     def test_a_worker_pauses_in_mid_step(self):
         torch.manual_seed(SEED)
         with place.Cluster(place.job("all-reduce", 3)) as c:

@@ -117,15 +117,14 @@ class JobTime:
     # ---- what is known ----
 
     def _look_whether_parted(self, share):
-        """In a job with a batch, after a step. Where each step so far has had all of it, all workers know the job's samples alike, by its steps.
+        """After a step. While each step of the job has had its whole batch, all workers know the job's samples alike, by its steps.
 
-        Else (an engine that drops what comes too late, or one before it that divides no batch) they are those that workers have told.
+        Else they are those that workers have told: an engine has dropped what came too late, or has divided no batch.
         """
-        if self._parted or not share.batch:
-            return
         if self.session.last.adopted:  # others may be ahead
-            self._parted = self._said_parted = bool(START(*self._order.tolist()).parted)
-        elif (self._clock.read()[1] - self._began[1]) // share.batch != share.step - 1:
+            self._said_parted = bool(START(*self._order.tolist()).parted)
+            self._parted = self._parted or self._said_parted
+        elif not share.batch or (self._clock.read()[1] - self._began[1]) // share.batch != share.step - 1:
             self._parted = True
 
     def _note_parted(self):
