@@ -313,12 +313,31 @@ TEST(MeshFaultTest, MemberThatBreaksTheProtocolFailsTheGroup) {
                .stage = frame.stage,
                .chunk = frame.chunk,
                .offset = frame.offset,
-               .length = frame.length},
+               .length = frame.length,
+               .members = MarkOf(group)},
               std::string(frame.length, 'x'));
     ASSERT_TRUE(RunUntil({a.mesh.get()}, [&] { return a.mesh->reduced.has_value(); }));
     EXPECT_EQ(a.mesh->reduced->status.code(), Code::kDataLoss)
         << a.mesh->reduced->status.ToString();
     EXPECT_EQ(a.values, std::vector<float>(kCount, 1.f));
+  }
+}
+
+// A controller that has lost the end of its history gives the number again, while a member of the
+// group that it has forgotten may be dead.
+TEST(MeshFaultTest, APartOfAnotherGroupOfTheSameNumberIsNotTaken) {
+  Node a(1), b(2), c(3);
+  b.mesh->mesh->StartReduce(MeshNow(), Among({b.mesh.get(), a.mesh.get(), c.mesh.get()}, 1));
+  ASSERT_TRUE(
+      RunUntil({a.mesh.get(), b.mesh.get()}, [&] { return a.mesh->mesh->counters().early > 0; }));
+  a.mesh->mesh->StartReduce(MeshNow(), Among({a.mesh.get(), b.mesh.get()}, 1));
+  ASSERT_TRUE(RunUntil({a.mesh.get()}, [&] { return a.mesh->reduced.has_value(); }));
+  EXPECT_EQ(a.mesh->reduced->status.code(), Code::kAborted) << a.mesh->reduced->status.ToString();
+  EXPECT_EQ(a.values, std::vector<float>(kCount, 1.f));
+  b.mesh->mesh->CancelReduce();
+  a.mesh->reduced.reset();
+  for (const Status& status : ReduceAll({a.mesh.get(), b.mesh.get()}, {0.5, 0.5}, {.id = 2})) {
+    EXPECT_TRUE(status.ok()) << status.ToString();
   }
 }
 

@@ -128,7 +128,7 @@ void BatchBook::CheckStep(RunId run, const Job& job, const GroupFormed& formed) 
   if (job.use != Engine::Batches::kWhole || found == given_.end()) return;
   const auto after = job.sums.upper_bound(formed.iteration);
   if (after == job.sums.begin()) return;
-  const std::int64_t due = std::prev(after)->second;
+  std::int64_t due = std::prev(after)->second;
   const std::string group = GroupName(formed.id) + ", step " + Text(formed.iteration) + ": ";
   std::vector<Range> ranges;
   std::map<Rank, std::int64_t> counts;
@@ -158,6 +158,10 @@ void BatchBook::CheckStep(RunId run, const Job& job, const GroupFormed& formed) 
     gap = gap || range.first > end;
     end = range.first + range.samples;
   }
+  // Where the job went back to an earlier step, it did so with the shares of the step at hand.
+  const bool went_back = !job.elsewhere.empty() && *job.elsewhere.begin() <= formed.iteration;
+  const auto is = [end](const auto& set) { return set.second == end; };
+  if (went_back && std::any_of(after, job.sums.end(), is)) due = end;
   if (!elsewhere && (end > due || ((gap || end < due) && !job.fewer.contains(formed.iteration)))) {
     throw Violation("batch-whole", group + Text(sum) + " samples, up to " + Text(end) +
                                        ", are in it, of a batch of " + Text(due));

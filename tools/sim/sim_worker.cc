@@ -42,14 +42,25 @@ const char* PhaseName(SimWorker::Phase phase) {
   return "?";
 }
 
+// The training loop acts on it, and may call the session at once.
+bool IsAnswer(const Action& action) {
+  return std::holds_alternative<ApplyNow>(action) || std::holds_alternative<CallDone>(action);
+}
+
 }  // namespace
 
+// The loop is another thread: what it does next comes after all that the core asked for at once.
 template <typename F>
 void SimWorker::Tell(F&& input) {
   Actions actions = std::move(parts_->spare);
   actions.clear();
   input(&actions);
-  for (Action& action : actions) Perform(&action);
+  for (Action& action : actions) {
+    if (!IsAnswer(action)) Perform(&action);
+  }
+  for (Action& action : actions) {
+    if (IsAnswer(action)) Perform(&action);
+  }
   parts_->spare = std::move(actions);
   Schedule();
 }

@@ -7,7 +7,7 @@
 namespace prd {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x64647270;  // "prdd": the d is the version, after c
+constexpr std::uint32_t kMagic = 0x65647270;  // "prde": the e is the version, after d
 
 struct Writer {
   std::byte* at;
@@ -42,6 +42,7 @@ void VisitFields(Cursor cursor, Word32& magic, Word32& kind, Header& h) {
   cursor(h.stream);
   cursor(h.number);
   cursor(h.done);
+  cursor(h.members);
 }
 
 // As they are on the wire: without gaps.
@@ -101,6 +102,20 @@ std::optional<PeerItem> FromWire(const WireParcel& wire) {
 }
 
 }  // namespace
+
+std::uint64_t MarkOf(const Group& group) {
+  struct WireMember {
+    Incarnation incarnation;
+    double weight;
+  };
+  static_assert(sizeof(WireMember) == 16);
+  std::uint64_t mark = HashBytes({}) ^ static_cast<std::uint64_t>(group.kind);
+  for (const GroupMember& member : group.members) {
+    const WireMember wire{member.incarnation, member.weight};
+    mark = HashBytes({reinterpret_cast<const char*>(&wire), sizeof wire}, mark);
+  }
+  return mark;
+}
 
 std::vector<std::byte> EncodeNote(const PeerMessage& note) {
   std::vector<std::byte> bytes;

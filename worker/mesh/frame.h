@@ -1,6 +1,6 @@
 // What workers send each other: a message of two parts, this header and a payload.
 //
-// The header is 88 bytes, little-endian, in the order of the struct; under MeshSecurity::kAead both
+// The header is 96 bytes, little-endian, in the order of the struct; under MeshSecurity::kAead both
 // are sealed on their way to other hosts (seal.h). Frames are read of admitted connections alone
 // (door.h), and `from` is the worker that the connection is of. Every field is checked all the
 // same: a member of the job may send anything.
@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "common/base/ids.h"
+#include "common/base/messages.h"
 #include "worker/core/exchange.h"
 
 namespace prd {
@@ -85,8 +86,14 @@ struct FrameHeader {
   std::uint64_t number = 0;
   std::uint64_t done = 0;  // kRing: the cells of the chunk that are the result (reduction.h), a bit
                            // for each, the first one's the lowest
+  std::uint64_t members = 0;  // kRing, kDirect, kTree: MarkOf the group
   friend bool operator==(const FrameHeader&, const FrameHeader&) = default;
 };
+
+// Tells groups of one number apart: a controller that has lost the end of its history gives numbers
+// again, and frames of a group that it has forgotten may still come, of a worker that has gone.
+// Equal for equal kinds, and equal members and weights in the same order.
+std::uint64_t MarkOf(const Group& group);
 
 // A kPing; `number` is what the topic has it to be.
 FrameHeader PingOf(Topic topic, std::uint64_t number, RunId run, Incarnation from, Incarnation to);
@@ -98,7 +105,7 @@ inline bool IsOfLost(const FrameHeader& header) {
   return header.stage == static_cast<std::uint32_t>(Topic::kLife) && header.group != 0;
 }
 
-inline constexpr std::size_t kFrameHeaderBytes = 88;
+inline constexpr std::size_t kFrameHeaderBytes = 96;
 
 std::array<std::byte, kFrameHeaderBytes> EncodeHeader(const FrameHeader& header);
 // nullopt: not a header of this version, or one whose length is not `payload_bytes`.

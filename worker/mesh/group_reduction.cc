@@ -11,6 +11,7 @@ GroupReduction::GroupReduction(Context context, Instant now, const Group& group,
                                Iteration gain, bool in_place)
     : context_(std::move(context)),
       group_(group),
+      mark_(MarkOf(group)),
       gain_(gain),
       in_place_(in_place),
       shape_(&context_.store->parameters),
@@ -292,6 +293,10 @@ bool GroupReduction::OnFrame(Instant now, const FrameHeader& header, SharedBytes
     return true;
   }
   if (!hears_) return false;
+  if (header.members != mark_) {
+    failure_ = Status(Code::kAborted, rank + " has sent a part of another group of this number");
+    return true;
+  }
   silence_.Progress(now);
   std::vector<Reduction::Outgoing> out;
   const Status status = reduction_->OnFrame(*from, header, std::move(payload), &out);
@@ -332,6 +337,7 @@ void GroupReduction::SendTo(std::size_t position, FrameHeader header, SharedByte
   header.from = context_.self;
   header.to = member(position).incarnation;
   header.length = payload.size();
+  header.members = mark_;
   context_.peers->Send(endpoints_[position], header, std::move(payload));
 }
 

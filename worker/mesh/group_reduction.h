@@ -169,6 +169,7 @@ class GroupReduction {
 
   Context context_;
   Group group_;
+  std::uint64_t mark_;
   Iteration gain_;
   bool in_place_;
   std::size_t position_ = 0;
