@@ -773,7 +773,8 @@ TEST(NullsMeshTest, NullThatSendsItsOwnBytesFailsTheGroup) {
     options.direct_bytes = direct;
     const auto nodes = Nodes(3, 1000, options);
     const std::vector<MeshNode*> all = Meshes(nodes);
-    all[0]->mesh->StartReduce(MeshNow(), Among(all, {0.5, 0.5, 0}));
+    const Group group = Among(all, {0.5, 0.5, 0});
+    all[0]->mesh->StartReduce(MeshNow(), group);
     testing::PlayedWorker null(all[0], *all[2]);
     const std::string payload(direct != 0 ? 4000 : 1984, 'x');
     const FrameHeader header{.kind = direct != 0 ? FrameKind::kDirect : FrameKind::kRing,
@@ -782,7 +783,8 @@ TEST(NullsMeshTest, NullThatSendsItsOwnBytesFailsTheGroup) {
                              .from = nodes[2]->incarnation,
                              .to = nodes[0]->incarnation,
                              .offset = direct != 0 ? 0u : 2048u - 32u,
-                             .length = payload.size()};
+                             .length = payload.size(),
+                             .members = MarkOf(group)};
     null.Send(header, payload);
     ASSERT_TRUE(RunUntil({all[0]}, [&] { return all[0]->reduced.has_value(); }));
     EXPECT_EQ(all[0]->reduced->status.code(), Code::kDataLoss);

@@ -360,7 +360,7 @@ TEST_P(MeshSecurityTest, WithoutAKeyNothingIsRead) {
   thief.OfferKey();
   // The victim goes on meanwhile.
   for (Iteration i = 1; i <= 20; ++i) job.ReduceOk(GroupKind::kTrain, i, {0, 1}, {0.5, 0.5});
-  const auto& counters = job[0].mesh().counters();
+  const Mesh::Counters counters = job[0].mesh().counters();
   EXPECT_EQ(counters.dropped, 0u) << "nothing of it was read";
   // Those of the job's own mechanism are refused by the door; others do not get as far.
   if (GetParam() != MeshSecurity::kCurve) {

@@ -39,16 +39,14 @@
 #include "common/base/time.h"
 #include "prd/status.h"
 #include "worker/device/plane.h"
-#include "worker/mesh/arrivals.h"
 #include "worker/mesh/comm_link.h"
+#include "worker/mesh/copies.h"
 #include "worker/mesh/directory.h"
-#include "worker/mesh/door.h"
 #include "worker/mesh/early_frames.h"
 #include "worker/mesh/exchange.h"
-#include "worker/mesh/fetch.h"
-#include "worker/mesh/fetcher.h"
 #include "worker/mesh/frame.h"
 #include "worker/mesh/group_reduction.h"
+#include "worker/mesh/intake.h"
 #include "worker/mesh/peers.h"
 #include "worker/mesh/prober.h"
 #include "worker/mesh/replica_store.h"
@@ -76,8 +74,7 @@ class MeshEvents : public ExchangeEvents {
   virtual void OnSampled(const Status& /*status*/, const std::shared_ptr<Buffer>& /*row*/) {}
   // A target of the newest Probe has answered. Once per target and Probe.
   virtual void OnProbed(Rank /*rank*/, Incarnation /*incarnation*/) {}
-  // A connection was refused, or what came over one was dropped that no member sends: where from,
-  // and why. Not more often than once in kTellOfIntruders.
+  // Intake::TakeIntruder.
   virtual void OnIntruder(const std::string& /*what*/) {}
 };
 
@@ -99,12 +96,6 @@ class Mesh {
   static constexpr std::size_t kChunkBytes = 512 << 10;
   static constexpr std::size_t kDirectBytes = 64 << 10;
   static constexpr DurationNs kDefaultLease = 10 * kSecond;
-  static constexpr DurationNs kTellOfIntruders = 10 * kSecond;
-  // Connections from other hosts may bring so many bytes that are not read, beside the frames of
-  // members (Transport::kUnreadFrames each); and so many may have brought no frame, beside two of
-  // each member.
-  static constexpr std::size_t kMaxSilent = 64;
-  static constexpr std::uint64_t kMaxUnreadBytes = 16 << 20;
 
   struct Options {
     Incarnation incarnation = 0;
@@ -203,7 +194,7 @@ class Mesh {
   }
 
   // Copies the replica for peers that wait for it, if it may be read now.
-  void ServeWaiting(Instant now) { server_.ServeWaiting(now); }
+  void ServeWaiting(Instant now) { copies_.ServeWaiting(now); }
 
   // Tells all peers that wait for something from here that it is to come. May be called by Service
   // itself, from within (memory/meanwhile.h): a peer that hears nothing for as long as a lease
@@ -221,17 +212,17 @@ class Mesh {
     std::uint64_t received = 0;             // frames that counted, beside these:
     std::uint64_t acknowledgements = 0;     // and questions for what may be lost
     std::uint64_t early = 0;                // kept for a group that was not announced here yet
-    std::uint64_t dropped = 0;              // damaged, misaddressed, of groups that are over
-    std::uint64_t forged = 0;               // of those: not from the connection's worker
-    std::uint64_t repeated = 0;             // that had come over a connection that broke
+    std::uint64_t dropped = 0;              // of no use: of groups that are over, and the intake's
+    std::uint64_t forged = 0;               // Intake::Counters
+    std::uint64_t repeated = 0;             // the same
     std::array<std::uint64_t, 3> groups{};  // that ended ok, by Way
     Communicators::Choice newest;           // of the last of them
   };
-  const Counters& counters() const { return counters_; }
+  Counters counters() const;
   // Bytes of the frames that are kept now for groups not announced here yet.
   std::size_t early_bytes() const { return early_.bytes(); }
   std::uint64_t resumed() const { return peers_.resumed(); }
-  const Door::Counters& connections() const { return door_.counters(); }
+  const Door::Counters& connections() const { return intake_.connections(); }
   Transport::Counters transported() const { return transport_->counters(); }
   const Exchange::Counters& exchanged() const { return exchange_.counters(); }
   const Communicators& communicators() const { return *link_.communicators(); }
@@ -239,14 +230,11 @@ class Mesh {
  private:
   Mesh(std::unique_ptr<Transport> transport, Options options, const MeshKeyPair& keys,
        ReplicaStore* store, MeshEvents* events);
-  void AllowMembers();
-  void Forget(RunId run);
+  void Forget(Incarnation self, RunId run);
   void ForgetMember(Instant now, Incarnation member);
   void Meet(Instant now, const std::vector<GroupMember>& members);
   void Meet(Instant now, const GroupMember& member);
   void Introduce(Instant now, const GroupMember& member);
-  std::optional<FrameHeader> Open(Door::Visitor* visitor, Transport::Arrival* arrival);
-  void TellOfIntruders(Instant now);
 
   void Warm();
   void Advance(Instant now);
@@ -257,18 +245,11 @@ class Mesh {
   void OnPing(Instant now, const FrameHeader& header);
   bool OnPong(Instant now, const FrameHeader& header);
   Answer AnswerTo(Instant now, const FrameHeader& ping, const std::string& endpoint);
-  void AskProbed(Instant now);
-  void AskAgain(Instant now);
-  void Acknowledge(Instant now);
   void HearFailures(Instant now);
   void OnLost(Instant now, const std::string& endpoint);
   void GiveUp(Instant now, const std::string& endpoint);
   void FinishReduce(Instant now);
-  void Fetch(Instant now, const Fetcher::Wanted& wanted, std::optional<Fetcher>* slot);
-  void FinishFetch(Instant now);
-  void FinishSample(Instant now);
-  void KeepNewest();
-  Iteration CommitFetch();
+  void FinishCopies(Instant now);
   void Rest();
 
   Options options_;
@@ -277,29 +258,20 @@ class Mesh {
   MeshEvents* events_;
   Directory directory_;
   std::unique_ptr<Transport> transport_;
-  Door door_;
   Peers peers_;
-  Arrivals arrivals_;
+  Intake intake_;
   MeshProtection protection_;
-  std::optional<std::string> intruder_;  // to be told of
-  std::uint64_t told_ended_ = 0;         // connections that the transport had ended
-  std::optional<Instant> told_at_;
   std::unique_ptr<DevicePlane> plane_;
   CommLink link_;
-  ReplicaServer server_;
-  Exchange exchange_;
-  RunId run_ = kNoRun;
-  Plan plan_;
   // Results in host memory until they are committed. Kept from one reduction to the next. To hold
   // the received messages instead would save a copy, and cost more for memory that comes and goes.
   Buffers buffers_;
-  RoundResult newest_;             // of a kRound; until the next reduction starts
+  Copies copies_;
+  Exchange exchange_;
+  Plan plan_;
   GroupId last_group_ = kNoGroup;  // the newest one started here
   bool warm_ = false;              // the run's start is over, and its memory given back
   std::optional<GroupReduction> active_;
-  std::optional<Fetcher> fetching_;
-  std::optional<Fetcher> sampling_;
-  std::uint64_t fetches_ = 0;
   Prober prober_;
   EarlyFrames early_;
   bool more_to_do_ = false;

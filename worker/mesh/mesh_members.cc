@@ -13,7 +13,7 @@ void Mesh::Announce(Instant now, const SharedList<GroupMember>& members, bool co
     if (before != 0 && before != member.incarnation) ForgetMembers(now, {before});
     if (directory_.Announce(member)) Introduce(now, member);
     if (!copies || directory_.Find(member.incarnation) == nullptr) continue;
-    server_.Order(now, member.incarnation);
+    copies_.Order(now, member.incarnation);
     more_to_do_ = true;
   }
 }
@@ -26,29 +26,23 @@ void Mesh::Meet(Instant now, const std::vector<GroupMember>& members) {
   for (const GroupMember& member : members) Meet(now, member);
 }
 
-void Mesh::AllowMembers() {
-  transport_->Allow(
-      kMaxSilent + 2 * directory_.size(),
-      kMaxUnreadBytes + directory_.size() * Transport::kUnreadFrames * options_.LongestPart());
-}
-
 // What goes to where the member is, goes to this incarnation of it.
 void Mesh::Introduce(Instant now, const GroupMember& member) {
-  AllowMembers();
+  intake_.AllowMembers();
   if (const std::optional<std::string> before = peers_.Introduce(member)) GiveUp(now, *before);
   more_to_do_ = true;  // it may wait at the door
 }
 
 void Mesh::ForgetMembers(Instant now, const std::vector<Incarnation>& members) {
   for (const Incarnation member : members) ForgetMember(now, member);
-  door_.Forget();
-  AllowMembers();
+  intake_.ForgetOut();
+  intake_.AllowMembers();
   more_to_do_ = true;  // it may wait at the door
 }
 
 void Mesh::ForgetMember(Instant now, Incarnation member) {
   directory_.Remove(member);
-  server_.ForgetPeer(member);
+  copies_.ForgetPeer(member);
   exchange_.ForgetPeer(member);
   early_.Forget(member);
   prober_.Forget(member);

@@ -1,23 +1,29 @@
 #include "worker/mesh/prober.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace prd {
 
-void Prober::Start(Instant now, std::deque<Target> targets) {
-  targets_ = std::move(targets);
+void Prober::Start(Instant now, const SharedList<GroupMember>& targets) {
+  targets_.clear();
+  for (const GroupMember& target : targets) {
+    const Result<std::string> endpoint = peers_->EndpointOf(target);
+    if (endpoint.ok()) targets_.push_back({target, *endpoint});
+  }
   ask_at_ = now;
 }
 
-std::vector<Prober::Target> Prober::TakeDue(Instant now) {
-  if (targets_.empty() || now < ask_at_) return {};
+void Prober::Ask(Instant now) {
+  if (targets_.empty() || now < ask_at_) return;
   ask_at_ = now + kInterval;
   const auto end =
       targets_.begin() + static_cast<std::ptrdiff_t>(std::min(targets_.size(), kAtOnce));
-  std::vector<Target> due(targets_.begin(), end);
+  for (auto target = targets_.begin(); target != end; ++target) {
+    const FrameHeader ping =
+        PingOf(Topic::kLife, 0, directory_->run(), directory_->self(), target->member.incarnation);
+    (void)peers_->Signal(now, target->endpoint, ping, SharedBytes());
+  }
   std::rotate(targets_.begin(), end, targets_.end());
-  return due;
 }
 
 std::optional<Rank> Prober::Answered(Incarnation from) {

@@ -6,10 +6,11 @@
 #include <deque>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "common/base/messages.h"
 #include "common/base/time.h"
+#include "worker/mesh/directory.h"
+#include "worker/mesh/peers.h"
 
 namespace prd {
 
@@ -19,15 +20,13 @@ class Prober {
   static constexpr std::size_t kAtOnce = 64;
   static constexpr DurationNs kInterval = 250 * kMillisecond;
 
-  struct Target {
-    GroupMember member;
-    std::string endpoint;
-  };
+  // The pointers outlive it.
+  Prober(Peers* peers, const Directory* directory) : peers_(peers), directory_(directory) {}
 
   // Asks these, from now on, instead of those before.
-  void Start(Instant now, std::deque<Target> targets);
-  // Those to be asked now.
-  std::vector<Target> TakeDue(Instant now);
+  void Start(Instant now, const SharedList<GroupMember>& targets);
+  // Asks those that are due.
+  void Ask(Instant now);
   // The rank of the target that has answered. nullopt: it is none, or has answered before.
   std::optional<Rank> Answered(Incarnation from);
   void Forget(Incarnation member);
@@ -35,6 +34,13 @@ class Prober {
   std::optional<Instant> NextDeadline() const;
 
  private:
+  struct Target {
+    GroupMember member;
+    std::string endpoint;
+  };
+
+  Peers* peers_;
+  const Directory* directory_;
   std::deque<Target> targets_;  // that have not answered; those to be asked next in front
   Instant ask_at_;
 };
