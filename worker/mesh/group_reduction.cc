@@ -10,31 +10,20 @@ namespace prd {
 GroupReduction::GroupReduction(Context context, Instant now, const Group& group, Reduced what,
                                Iteration gain, bool in_place)
     : context_(std::move(context)),
-      group_(group),
-      mark_(MarkOf(group)),
+      links_(context_.peers, now, group, context_.self, context_.run, context_.timeout),
       gain_(gain),
       in_place_(in_place),
-      shape_(&context_.store->parameters),
-      endpoints_(group.members.size()),
-      silence_(now, context_.timeout) {
-  position_ = PositionOf(context_.self).value_or(0);
+      shape_(&context_.store->parameters) {
   failure_ = Choose(what);
   if (failure_.ok()) failure_ = CheckInitial();
-  if (failure_.ok() && group_.ring_only) {
+  if (failure_.ok() && group.ring_only) {
     choice_ = Communicators::Choice{.way = Way::kStaged};  // a communicator needs every link
   } else if (failure_.ok()) {
     asked_ = true;
-    choice_ = context_.communicators->Begin(now, group_);
+    choice_ = context_.communicators->Begin(now, group);
   }
   if (taken_ && choice_ && choice_->way == Way::kStaged) Staged();
   Connect();
-}
-
-std::optional<std::size_t> GroupReduction::PositionOf(Incarnation incarnation) const {
-  for (std::size_t i = 0; i < group_.members.size(); ++i) {
-    if (member(i).incarnation == incarnation) return i;
-  }
-  return std::nullopt;
 }
 
 // ---- what is reduced ----
@@ -59,7 +48,7 @@ Status GroupReduction::Choose(Reduced what) {
                   "no worker can reduce this, and have the result there");
   }
   if (what.payload == Payload::kGradients) shape_ = &store->gradients;
-  if (group_.kind == GroupKind::kInitial) shape_ = store->BeginsWith();
+  if (group().kind == GroupKind::kInitial) shape_ = store->BeginsWith();
   if (inbox && !RowsOf(context_.plan).inbox) {
     return Status(Code::kFailedPrecondition, "the job's plan keeps no inbox");
   }
@@ -77,7 +66,7 @@ Status GroupReduction::Choose(Reduced what) {
 }
 
 Status GroupReduction::CheckInitial() const {
-  if (group_.initial_weight == 0) return Status::Ok();
+  if (group().initial_weight == 0) return Status::Ok();
   const bool models = what_ == Reduces::kParameters || what_ == Reduces::kVirtual;
   if (models && context_.store->initial.size() == shape_->bytes()) return Status::Ok();
   return Status(Code::kFailedPrecondition, "no initial model is kept here");
@@ -108,9 +97,9 @@ bool GroupReduction::Advance(Instant now) {
   if (!runs()) return false;
   if (!taken_) {
     taken_ = Take();
-    if (taken_) silence_.Progress(now);
+    if (taken_) links_.Progress(now);
   }
-  if (!choice_) choice_ = context_.communicators->Told(group_);
+  if (!choice_) choice_ = context_.communicators->Told(group());
   if (!taken_ || !choice_) return false;
   if (!OnPlane() && !reduction_) {
     Staged();
@@ -125,7 +114,7 @@ bool GroupReduction::Advance(Instant now) {
   }
   Copy();
   if (own_ != nullptr && own_->ready() < own_->size()) return false;
-  silence_.Progress(now);
+  links_.Progress(now);
   return hears_ = true;
 }
 
@@ -141,28 +130,28 @@ void GroupReduction::NoteLanding() {
 // that takes this replica. Nothing is copied then, and nothing has to be committed.
 bool GroupReduction::ResultStays() const {
   const bool in_place = what_ == Reduces::kParameters || what_ == Reduces::kGradients;
-  if (device() || !in_place || group_.initial_weight != 0 || group_.ring_only) return false;
-  for (std::size_t i = 0; i < group_.members.size(); ++i) {
-    if (member(i).weight != (i == position_ ? 1 : 0)) return false;
+  if (device() || !in_place || group().initial_weight != 0 || group().ring_only) return false;
+  for (std::size_t i = 0; i < group().members.size(); ++i) {
+    if (member(i).weight != (i == links_.position() ? 1 : 0)) return false;
   }
-  if (group_.members.size() == 1) return true;
+  if (group().members.size() == 1) return true;
   // Others may copy a round's result later; and small rows do not go around a ring.
-  return group_.kind != GroupKind::kRound && shape_->bytes() > context_.direct_bytes;
+  return group().kind != GroupKind::kRound && shape_->bytes() > context_.direct_bytes;
 }
 
 // The reduction through the mesh. Nothing of the row is read yet.
 void GroupReduction::Staged() {
   ReplicaStore* store = context_.store;
   Reduction::Options options{.weights = {},
-                             .position = position_,
-                             .initial_weight = group_.initial_weight,
+                             .position = links_.position(),
+                             .initial_weight = group().initial_weight,
                              .chunk_bytes = context_.chunk_bytes,
                              .direct_bytes = context_.direct_bytes,
-                             .ring_only = group_.ring_only};
-  for (const GroupMember& each : group_.members) options.weights.push_back(each.weight);
-  if (!device() && group_.initial_weight != 0) options.initial = store->initial.data();
+                             .ring_only = group().ring_only};
+  for (const GroupMember& each : group().members) options.weights.push_back(each.weight);
+  if (!device() && group().initial_weight != 0) options.initial = store->initial.data();
   if (!Commits() && InPlace() && !Overwrites()) {
-    if (std::exchange(store->averaged_for, group_.iteration) != group_.iteration) {
+    if (std::exchange(store->averaged_for, group().iteration) != group().iteration) {
       store->averaged_cells.clear();
     }
     options.done = &store->averaged_cells;
@@ -215,7 +204,7 @@ void GroupReduction::Copy() {
 // Not on the plane where members may be late: from the first window on, the memory's stream waits
 // for all of them, and who is late may be copying this replica.
 bool GroupReduction::Commits() const {
-  return what_ == Reduces::kParameters && group_.kind == GroupKind::kTrain &&
+  return what_ == Reduces::kParameters && group().kind == GroupKind::kTrain &&
          !(device() && MayBeLate());
 }
 
@@ -244,11 +233,11 @@ DevicePlane::Into GroupReduction::Into() const {
 void GroupReduction::StartPlane(Instant now) {
   ReplicaStore* store = context_.store;
   started_ = true;
-  silence_.Progress(now);
-  context_.plane->Start(now, group_, *choice_,
+  links_.Progress(now);
+  context_.plane->Start(now, group(), *choice_,
                         {.layout = shape_,
                          .row = own_row_ ? store->outbox.data() : nullptr,
-                         .position = position_,
+                         .position = links_.position(),
                          .into = Into(),
                          .initial = store->initial.data()});
   store->landing = Commits();
@@ -258,104 +247,55 @@ void GroupReduction::StartPlane(Instant now) {
 // Also of a group that has failed already: its members are to be told. Of a group whose way is not
 // chosen yet, the communicator's connections are watched.
 void GroupReduction::Connect() {
-  for (std::size_t i = 0; i < endpoints_.size(); ++i) {
-    if (i == position_) continue;
-    Result<std::string> endpoint = context_.peers->EndpointOf(member(i));
-    if (endpoint.ok()) endpoints_[i] = *endpoint;
-    if (!runs()) continue;
-    if (!endpoint.ok()) {
-      failure_ = endpoint.status();
-      unreachable_ = {i};
-    } else if (reduction_ && reduction_->Needs(i)) {
-      failure_ = context_.peers->Use(*endpoint);
-      // The next group would fail as this one, until there is one again: the two are to be probed.
-      if (failure_.code() == Code::kResourceExhausted) unreachable_ = {i};
-    }
-  }
-}
-
-// Whether there is to be a connection to that member: in any group, unless Group::ring_only.
-bool GroupReduction::IsNeighbour(std::size_t position) const {
-  const std::size_t members = endpoints_.size();
-  return !group_.ring_only || (position + 1) % members == position_ ||
-         (position_ + 1) % members == position;
+  if (!runs()) return links_.Resolve();
+  failure_ = links_.Connect([this](std::size_t i) { return Needs(i); });
 }
 
 // ---- frames ----
 
 bool GroupReduction::OnFrame(Instant now, const FrameHeader& header, SharedBytes payload) {
-  const std::optional<std::size_t> from = PositionOf(header.from);
+  const std::optional<std::size_t> from = links_.PositionOf(header.from);
   if (!from || !runs() || Complete() || ended_) return false;
   const std::string rank = RankName(member(*from).rank);
   if (header.kind == FrameKind::kFail) {
     failure_ = Status(Code::kAborted, rank + " gave the group up");
-    told_ = !group_.ring_only;  // that member may not reach all others
+    told_ = !group().ring_only;  // that member may not reach all others
     return true;
   }
   if (!hears_) return false;
-  if (header.members != mark_) {
+  if (!links_.IsPart(header)) {
     failure_ = Status(Code::kAborted, rank + " has sent a part of another group of this number");
     return true;
   }
-  silence_.Progress(now);
+  links_.Progress(now);
   std::vector<Reduction::Outgoing> out;
   const Status status = reduction_->OnFrame(*from, header, std::move(payload), &out);
   NoteLanding();
   if (!status.ok()) failure_ = Status(status.code(), rank + ": " + status.message());
-  for (Reduction::Outgoing& frame : out) Send(std::move(frame));
+  for (Reduction::Outgoing& frame : out) {
+    links_.Send(frame.to, frame.header, std::move(frame.payload));
+  }
   return true;
 }
 
 bool GroupReduction::OnPong(Instant now, const FrameHeader& header) {
-  const std::optional<std::size_t> position = PositionOf(header.from);
-  const auto is = [&header](Answer answer) {
-    return header.chunk == static_cast<std::uint32_t>(answer);
-  };
-  if (!position || !silence_.Answered(now, *position, is(Answer::kOver))) return false;
+  if (!links_.OnPong(now, header)) return false;
   // It may begin late; once all have begun, the plane's own time limit counts.
-  if (started_ && is(Answer::kToCome)) context_.plane->Extend(now);
+  const bool to_come = header.chunk == static_cast<std::uint32_t>(Answer::kToCome);
+  if (started_ && to_come) context_.plane->Extend(now);
   return true;
-}
-
-void GroupReduction::SayToCome(Instant now) {
-  for (std::size_t i = 0; i < endpoints_.size(); ++i) {
-    if (i == position_ || endpoints_[i].empty() || !IsNeighbour(i)) continue;
-    const FrameHeader pong{.kind = FrameKind::kPong,
-                           .run = context_.run,
-                           .group = group_.id,
-                           .from = context_.self,
-                           .to = member(i).incarnation,
-                           .stage = static_cast<std::uint32_t>(Topic::kGroup),
-                           .chunk = static_cast<std::uint32_t>(Answer::kToCome)};
-    (void)context_.peers->Signal(now, endpoints_[i], pong, SharedBytes());
-  }
-}
-
-void GroupReduction::SendTo(std::size_t position, FrameHeader header, SharedBytes payload) {
-  header.run = context_.run;
-  header.group = group_.id;
-  header.from = context_.self;
-  header.to = member(position).incarnation;
-  header.length = payload.size();
-  header.members = mark_;
-  context_.peers->Send(endpoints_[position], header, std::move(payload));
-}
-
-void GroupReduction::Send(Reduction::Outgoing out) {
-  sent_ += out.payload.size();
-  SendTo(out.to, out.header, std::move(out.payload));
 }
 
 // Own bytes follow what was received, which others wait for.
 bool GroupReduction::SendOwn(Instant now) {
   if (!hears_ || !runs()) return false;
   const std::optional<std::size_t> to = reduction_->OwnTo();
-  if (to && !context_.peers->Idle(endpoints_[*to])) return false;
+  if (to && !links_.Idle(*to)) return false;
   std::optional<Reduction::Outgoing> own = reduction_->NextOwn();
   NoteLanding();
   if (!own) return false;
-  silence_.Progress(now);  // the only one of a sole contributor: nothing comes back
-  Send(std::move(*own));
+  links_.Progress(now);  // the only one of a sole contributor: nothing comes back
+  links_.Send(own->to, own->header, std::move(own->payload));
   return true;
 }
 
@@ -372,85 +312,24 @@ void GroupReduction::CallOff(Status why) {
 
 void GroupReduction::OnLost(const std::string& endpoint) {
   if (!runs() || Complete() || ended_) return;
-  for (std::size_t i = 0; i < endpoints_.size(); ++i) {
-    if (endpoints_[i] != endpoint || !IsNeighbour(i)) continue;
-    endpoints_[i].clear();
-    unreachable_.push_back(i);
-    if (started_) continue;  // the plane hears of it, and may be about to be through
-    failure_ = Status(Code::kUnavailable,
-                      "the connection to rank " + std::to_string(member(i).rank) + " was lost");
-  }
-}
-
-// Positions that have something to say before this member can be through.
-std::vector<std::size_t> GroupReduction::Awaited() const {
-  std::vector<std::size_t> awaited;
-  for (std::size_t i = 0; i < endpoints_.size(); ++i) {
-    if (i == position_ || endpoints_[i].empty()) continue;
-    if (!reduction_ || reduction_->Awaits(i)) awaited.push_back(i);
-  }
-  return awaited;
+  Status lost = links_.OnLost(endpoint);
+  // The plane hears of it, and may be about to be through.
+  if (!started_ && !lost.ok()) failure_ = std::move(lost);
 }
 
 void GroupReduction::WatchSilence(Instant now) {
   if (!runs() || !taken_ || Complete() || ended_) return;
-  switch (silence_.Next(now)) {
-    case Silence::Step::kWait:
-      return;
-    case Silence::Step::kAsk:
-      return Ask(now);
-    case Silence::Step::kGiveUp:
-      return GiveUp();
-  }
-}
-
-// The data connection tells at once if the member's process is gone.
-void GroupReduction::Ask(Instant now) {
-  for (const std::size_t position : silence_.Ask(now, Awaited())) {
-    failure_ = context_.peers->Use(endpoints_[position]);
-    if (!runs()) return;
-    const FrameHeader ping =
-        PingOf(Topic::kGroup, group_.id, context_.run, context_.self, member(position).incarnation);
-    (void)context_.peers->Signal(now, endpoints_[position], ping, SharedBytes());
-  }
-}
-
-void GroupReduction::GiveUp() {
-  std::string who;
-  for (const std::size_t position : silence_.silent()) {
-    who += (who.empty() ? ", nor do these answer: rank " : ", ") +
-           std::to_string(member(position).rank);
-  }
-  unreachable_ = silence_.silent();
-  Fail(Status(Code::kDeadlineExceeded, "nothing was received for too long" + who));
-}
-
-// Those that wait for what will not come any more need not wait for a time limit. Where only
-// neighbours reach each other, the word goes around the ring.
-void GroupReduction::TellOthers() {
-  for (std::size_t i = 0; i < endpoints_.size(); ++i) {
-    if (i == position_ || endpoints_[i].empty() || !IsNeighbour(i) ||
-        !context_.peers->Use(endpoints_[i]).ok()) {
-      continue;
-    }
-    SendTo(i, {.kind = FrameKind::kFail}, SharedBytes());
-  }
-}
-
-// Members that ask whether more is to come are told as long as it is on its way.
-void GroupReduction::RememberSent() {
-  for (std::size_t i = 0; i < endpoints_.size(); ++i) {
-    if (!reduction_ || !reduction_->Needs(i)) continue;
-    context_.peers->Sent(Topic::kGroup, member(i).incarnation, group_.id, endpoints_[i]);
-  }
+  // Whoever has something to say before this member can be through.
+  failure_ =
+      links_.Watch(now, [this](std::size_t i) { return !reduction_ || reduction_->Awaits(i); });
 }
 
 // ---- the end ----
 
 void GroupReduction::Cancel(Instant now) {
-  context_.peers->DropQueued(group_.id);
+  links_.DropQueued();
   GiveUpPlane(now, "the group was called off");
-  if (asked_) context_.communicators->End(now, group_, false);
+  if (asked_) context_.communicators->End(now, group(), false);
 }
 
 void GroupReduction::GiveUpPlane(Instant now, const std::string& why) {
@@ -490,13 +369,13 @@ std::optional<Status> GroupReduction::End(Instant now) {
     const std::unique_lock lock(context_.store->mutex, std::try_to_lock);
     if (!lock.owns_lock()) return std::nullopt;  // the caller is inside `apply`
     status = Commit();
-    RememberSent();
+    links_.RememberSent([this](std::size_t i) { return Needs(i); });
   } else {
-    context_.peers->DropQueued(group_.id);
+    links_.DropQueued();
     GiveUpPlane(now, status.message());
-    if (!told_) TellOthers();
+    if (!told_) links_.TellOthers();
   }
-  if (asked_) context_.communicators->End(now, group_, status.ok());
+  if (asked_) context_.communicators->End(now, group(), status.ok());
   return status;
 }
 
@@ -508,13 +387,15 @@ Memory::Place GroupReduction::ResultRow() const {
 }
 
 RoundResult GroupReduction::result() const {
-  if (group_.kind != GroupKind::kRound || stays()) return {};
-  return {
-      .group = group_.id, .round = group_.iteration, .row = ResultRow(), .members = group_.members};
+  if (group().kind != GroupKind::kRound || stays()) return {};
+  return {.group = group().id,
+          .round = group().iteration,
+          .row = ResultRow(),
+          .members = group().members};
 }
 
 std::uint64_t GroupReduction::sent_bytes() const {
-  return sent_ + (started_ ? context_.plane->sent_bytes() : 0);
+  return links_.sent_bytes() + (started_ ? context_.plane->sent_bytes() : 0);
 }
 
 // REQUIRES: the store's mutex is held.
@@ -537,13 +418,13 @@ Status GroupReduction::Commit() {
     case Reduces::kDifference:
       in_parameters = true;
       AddToBase(place);
-      store->iteration = group_.iteration;
+      store->iteration = group().iteration;
       break;
     case Reduces::kOutbox:
       if (arriving_ != nullptr) {
-        arriving_ = store->LandArriving(group_.iteration, TakesNewestOnly(context_.plan));
+        arriving_ = store->LandArriving(group().iteration, TakesNewestOnly(context_.plan));
       } else {
-        store->AddToInbox(place, group_.iteration, TakesNewestOnly(context_.plan));
+        store->AddToInbox(place, group().iteration, TakesNewestOnly(context_.plan));
       }
       if (own_row_) store->owes = false;
       break;
@@ -553,7 +434,7 @@ Status GroupReduction::Commit() {
       store->LandChange(gain_);
       break;
   }
-  if (group_.digest && in_parameters) {
+  if (group().digest && in_parameters) {
     const std::uint64_t digest = store->memory->DigestOf(store->trained);
     if (store->memory->failure().ok()) digest_ = digest;
   }
@@ -577,7 +458,7 @@ void GroupReduction::AddToBase(const Memory::Place& mean) {
 
 void GroupReduction::CommitParameters(const Memory::Place& result, Weight initial) {
   ReplicaStore* store = context_.store;
-  const GroupKind kind = group_.kind;
+  const GroupKind kind = group().kind;
   if (kind == GroupKind::kInitial) store->torn = false;
   if (stays()) {
     store->caller_newer = false;
@@ -589,7 +470,7 @@ void GroupReduction::CommitParameters(const Memory::Place& result, Weight initia
     store->SetParameters(result, initial);
   }
   store->shadow_newer = true;
-  if (!MayBeLate()) store->iteration = group_.iteration;
+  if (!MayBeLate()) store->iteration = group().iteration;
   if (kind == GroupKind::kInitial && RowsOf(context_.plan).initial) store->KeepInitial();
   if (kind == GroupKind::kInitial || kind == GroupKind::kFinal) store->Empty();
   if (RowsOf(context_.plan).base) store->SetBase();
@@ -598,7 +479,7 @@ void GroupReduction::CommitParameters(const Memory::Place& result, Weight initia
 std::optional<Instant> GroupReduction::NextDeadline() const {
   // What is complete, or has not been taken, waits for the store's mutex only.
   if (!runs() || !taken_ || Complete() || ended_) return std::nullopt;
-  return silence_.At();
+  return links_.NextDeadline();
 }
 
 }  // namespace prd

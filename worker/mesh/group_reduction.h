@@ -42,10 +42,10 @@
 #include "worker/memory/buffers.h"
 #include "worker/mesh/fetch.h"
 #include "worker/mesh/frame.h"
+#include "worker/mesh/group_links.h"
 #include "worker/mesh/peers.h"
 #include "worker/mesh/reduction.h"
 #include "worker/mesh/replica_store.h"
-#include "worker/mesh/silence.h"
 
 namespace prd {
 
@@ -72,8 +72,8 @@ class GroupReduction {
   // Reports nothing.
   void Cancel(Instant now);
 
-  GroupId id() const { return group_.id; }
-  GroupKind kind() const { return group_.kind; }
+  GroupId id() const { return group().id; }
+  GroupKind kind() const { return group().kind; }
   // It has begun on the plane.
   bool OnDevice() const { return started_; }
   // It has not failed yet.
@@ -89,7 +89,7 @@ class GroupReduction {
   bool OnFrame(Instant now, const FrameHeader& header, SharedBytes payload);
   bool OnPong(Instant now, const FrameHeader& header);
   // Tells the other members, as if they had asked, that something is to come from here.
-  void SayToCome(Instant now);
+  void SayToCome(Instant now) { links_.SayToCome(now); }
   void OnLost(const std::string& endpoint);
   // Sends the next frame of own bytes, if its receiver is ready. False: there is none now.
   bool SendOwn(Instant now);
@@ -102,8 +102,8 @@ class GroupReduction {
   std::optional<Status> End(Instant now);
   std::uint64_t sent_bytes() const;
   // The positions of members that could not be reached. REQUIRES: it ended, and not ok.
-  const std::vector<std::size_t>& unreachable() const { return unreachable_; }
-  const GroupMember& member(std::size_t position) const { return group_.members[position]; }
+  const std::vector<std::size_t>& unreachable() const { return links_.unreachable(); }
+  const GroupMember& member(std::size_t position) const { return links_.member(position); }
   // REQUIRES: it ended ok.
   const Communicators::Choice& choice() const { return *choice_; }
   // What Group::digest asks for, of one that ended ok; 0: not asked for, or the result is not in
@@ -122,11 +122,11 @@ class GroupReduction {
   enum class Reduces { kParameters, kGradients, kDifference, kOutbox, kVirtual };
 
   bool device() const { return context_.store->memory->device(); }
-  bool contributes() const { return member(position_).weight != 0; }
-  bool MayBeLate() const { return DrawnAhead(context_.plan) && group_.kind == GroupKind::kTrain; }
-  bool IsNeighbour(std::size_t position) const;
+  const Group& group() const { return links_.group(); }
+  bool contributes() const { return member(links_.position()).weight != 0; }
+  bool MayBeLate() const { return DrawnAhead(context_.plan) && group().kind == GroupKind::kTrain; }
   bool OnPlane() const { return choice_ && choice_->way != Way::kStaged; }
-  std::optional<std::size_t> PositionOf(Incarnation incarnation) const;
+  bool Needs(std::size_t position) const { return reduction_ && reduction_->Needs(position); }
   bool Complete() const { return reduction_ && reduction_->Complete(); }
 
   Status Choose(Reduced what);
@@ -152,27 +152,18 @@ class GroupReduction {
   void StartPlane(Instant now);
   void Connect();
 
-  void Send(Reduction::Outgoing out);
-  void SendTo(std::size_t position, FrameHeader header, SharedBytes payload);
   void WatchSilence(Instant now);
-  std::vector<std::size_t> Awaited() const;
-  void Ask(Instant now);
-  void GiveUp();
-  void RememberSent();
   bool Ended(Instant now);
   void GiveUpPlane(Instant now, const std::string& why);
   bool CommittedAnyhow(Instant now);
-  void TellOthers();
   Memory::Place ResultRow() const;
   Status Commit();
   void CommitParameters(const Memory::Place& result, Weight initial);
 
   Context context_;
-  Group group_;
-  std::uint64_t mark_;
+  GroupLinks links_;
   Iteration gain_;
   bool in_place_;
-  std::size_t position_ = 0;
   Reduces what_ = Reduces::kParameters;
   const Layout* shape_;   // of what is reduced: the tensors'
   bool own_row_ = false;  // what is contributed is the outbox, not the tensors
@@ -188,16 +179,12 @@ class GroupReduction {
   const std::byte* arriving_ = nullptr;  // or it comes to a row of the store's, and is there
   std::optional<Reduction> reduction_;
   bool hears_ = false;
-  std::uint64_t sent_ = 0;
 
   // On the plane.
   bool started_ = false;
   bool handed_over_ = false;
   bool ended_ = false;
 
-  std::vector<std::string> endpoints_;  // by position; empty: nothing to be told there
-  Silence silence_;
-  std::vector<std::size_t> unreachable_;  // positions
   Status failure_;
   std::uint64_t digest_ = 0;
   bool told_ = false;  // all members have been told that it failed
