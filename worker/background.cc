@@ -9,6 +9,7 @@
 
 #include "common/io/poll.h"
 #include "common/io/secret.h"
+#include "worker/core/trained_report.h"
 #include "worker/host.h"
 #include "worker/memory/meanwhile.h"
 
@@ -221,7 +222,7 @@ void Background::MoveTo(ReplicaHome home) {
 void Background::TakeRequests(Instant now) {
   // Before what else was asked: a loss that was told before this request goes with it.
   const Request request = desk_.Take();
-  core_.NoteMemory(store_.memory->meter()->all());
+  core_.report().NoteMemory(store_.memory->meter()->all());
   outside_.Take(&core_, now, &actions_);
   if (!request) return;
   // The caller is in a call until the answer. It may be a short one.

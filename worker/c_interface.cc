@@ -91,14 +91,14 @@ template <typename F>
 std::int32_t Enter(prd_session* session, const char* name, F&& f) {
   if (session == nullptr) return Say(Wrong("session: found NULL"), &thread_message);
   // A child writes to its own copy.
-  return Guarded(&session->message, [&] { return session->calls->Enter(name, f); });
+  return Guarded(&session->message, [&] { return session->calls->entrance().Enter(name, f); });
 }
 
 // Begins the call that make() gives.
 template <typename F>
 std::int32_t Begin(prd_session* session, const char* name, F&& make) {
   return Enter(session, name,
-               [&] { return session->calls->Begin(name, make(session->calls.get())); });
+               [&] { return session->calls->call().Begin(name, make(session->calls.get())); });
 }
 
 // A struct of the caller's, whatever version of it that is.
@@ -308,7 +308,7 @@ int32_t prd_attach(prd_session* session, const prd_replica* replica) {
   return Enter(session, "prd_attach", [&] {
     prd::Replica read;
     PRD_RETURN_IF_ERROR(prd::ReadReplica(replica, &read));
-    return session->calls->Begin("prd_attach", session->calls->Attach(std::move(read)));
+    return session->calls->call().Begin("prd_attach", session->calls->Attach(std::move(read)));
   });
 }
 
@@ -316,8 +316,8 @@ int32_t prd_set_gradients(prd_session* session, const prd_tensor* gradients, uin
   return Enter(session, "prd_set_gradients", [&] {
     std::vector<prd::Tensor> read;
     PRD_RETURN_IF_ERROR(prd::ReadTensors(gradients, count, "gradients", &read));
-    return session->calls->Begin("prd_set_gradients",
-                                 session->calls->SetGradients(std::move(read)));
+    return session->calls->call().Begin("prd_set_gradients",
+                                        session->calls->SetGradients(std::move(read)));
   });
 }
 
@@ -327,7 +327,7 @@ int32_t prd_step(prd_session* session, const prd_step_input* input) {
     if (input != nullptr) PRD_RETURN_IF_ERROR(prd::Read(input, "prd_step_input", &read));
     prd::StepInput step{.samples = read.samples, .discard = read.discard != 0};
     if (read.stream_given != 0) step.stream = read.stream;
-    return session->calls->Begin("prd_step", session->calls->Step(step));
+    return session->calls->call().Begin("prd_step", session->calls->Step(step));
   });
 }
 
@@ -343,7 +343,7 @@ int32_t prd_average(prd_session* session, const prd_tensor* into, uint64_t count
   return Enter(session, "prd_average", [&] {
     std::vector<prd::Tensor> read;
     PRD_RETURN_IF_ERROR(prd::ReadTensors(into, count, "into", &read));
-    return session->calls->Begin("prd_average", session->calls->Average(std::move(read)));
+    return session->calls->call().Begin("prd_average", session->calls->Average(std::move(read)));
   });
 }
 
@@ -358,27 +358,28 @@ int32_t prd_leave(prd_session* session, const char* reason) {
 }
 
 int32_t prd_next(prd_session* session, int32_t wait_ms) {
-  SessionCalls::Wants wants = SessionCalls::Wants::kDone;
+  using Wants = prd::CallInProgress::Wants;
+  Wants wants = Wants::kDone;
   const std::int32_t failed = Enter(session, "prd_next", [&] {
-    if (!session->calls->in_call()) return Status::Ok();
+    if (!session->calls->call().runs()) return Status::Ok();
     const auto wait =
         std::min(std::chrono::milliseconds(wait_ms < 0 ? -1 : wait_ms), prd::kLongestTimeout);
-    wants = session->calls->Next(wait);
-    return wants == SessionCalls::Wants::kDone ? session->calls->status() : Status::Ok();
+    wants = session->calls->call().Next(wait);
+    return wants == Wants::kDone ? session->calls->call().status() : Status::Ok();
   });
-  if (failed < 0 || wants == SessionCalls::Wants::kDone) return failed;
-  return wants == SessionCalls::Wants::kApply ? PRD_APPLY : PRD_PENDING;
+  if (failed < 0 || wants == Wants::kDone) return failed;
+  return wants == Wants::kApply ? PRD_APPLY : PRD_PENDING;
 }
 
 int32_t prd_applied(prd_session* session, const char* failed) {
   return Enter(session, "prd_applied", [&] {
     if (failed != nullptr && *failed == '\0') failed = "failed";
-    return session->calls->Applied(prd::Text(failed));
+    return session->calls->call().Applied(prd::Text(failed));
   });
 }
 
 int32_t prd_in_call(const prd_session* session) {
-  return Here(session) && session->calls->in_call() ? 1 : 0;
+  return Here(session) && session->calls->call().runs() ? 1 : 0;
 }
 
 int32_t prd_get_step_result(prd_session* session, prd_step_result* result) {
@@ -434,7 +435,7 @@ int32_t prd_mean(prd_session* session, const double* values, uint64_t count) {
                                                           std::to_string(prd::kMaxNumbers));
     }
     std::vector<double> read(values, values + count);
-    return session->calls->Begin("prd_mean", session->calls->Mean(std::move(read)));
+    return session->calls->call().Begin("prd_mean", session->calls->Mean(std::move(read)));
   });
 }
 

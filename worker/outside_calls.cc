@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/text.h"
+#include "worker/core/trained_report.h"
 
 namespace prd {
 
@@ -36,7 +37,7 @@ void OutsideCalls::Take(SessionCore* core, Instant now, Actions* out) {
   {
     const std::lock_guard lock(mutex_);
     stop.swap(stop_reason_);
-    core->NoteLosses(std::exchange(losses_, {}));
+    core->report().NoteLosses(std::exchange(losses_, {}));
   }
   if (stop) core->Stop(now, *std::move(stop), out);
 }

@@ -17,10 +17,10 @@ class Session::Impl {
   // worker has left the job.
   template <typename F>
   Status Run(const char* name, F&& make) {
-    return calls_->Enter(name, [&] {
-      PRD_RETURN_IF_ERROR(calls_->Begin(name, make()));
-      while (calls_->Next() == SessionCalls::Wants::kApply) RunApply();
-      return calls_->status();
+    return calls_->entrance().Enter(name, [&] {
+      PRD_RETURN_IF_ERROR(calls_->call().Begin(name, make()));
+      while (calls_->call().Next() == CallInProgress::Wants::kApply) RunApply();
+      return calls_->call().status();
     });
   }
   // A forked child has none of the session's threads: it leaves all as it is.
@@ -34,11 +34,11 @@ class Session::Impl {
     try {
       calls_->apply()();
     } catch (...) {
-      (void)calls_->Applied("threw an exception").ok();
-      (void)calls_->Next();  // the call ends
+      (void)calls_->call().Applied("threw an exception").ok();
+      (void)calls_->call().Next();  // the call ends
       throw;
     }
-    (void)calls_->Applied("").ok();
+    (void)calls_->call().Applied("").ok();
   }
 
   std::unique_ptr<SessionCalls> calls_;

@@ -5,6 +5,7 @@
 
 #include "common/base/text.h"
 #include "common/io/own_socket.h"
+#include "worker/core/trained_report.h"
 #include "worker/device/gpu.h"
 #include "worker/host.h"
 #include "worker/session_checks.h"
@@ -58,80 +59,25 @@ Result<std::unique_ptr<SessionCalls>> SessionCalls::Create(SessionOptions option
 SessionCalls::~SessionCalls() {
   GiveUpCall();
   if (over_ || (!attached_ && !joining_)) return;
-  if (!Begin("~Session", LeaveJob("its session was destroyed")).ok()) return;
-  while (Next() != Wants::kDone) {
+  if (!call_.Begin("~Session", LeaveJob("its session was destroyed")).ok()) return;
+  while (call_.Next() != CallInProgress::Wants::kDone) {
   }
 }
 
 // ---- a call in pieces ----
 
-Status SessionCalls::Begin(const char* name, Task<Status> call) {
-  if (call_) {
-    return NotNow(std::string(name) + ": " + name_ +
-                  " is in progress, and is to be brought to its end first");
-  }
-  name_ = name;
-  failed_.clear();
-  status_ = Status::Ok();
-  call_.emplace(std::move(call));
-  stopped_ = call_->handle();
-  GoOn();
-  return status_;
-}
-
 Status SessionCalls::BeginLeave(const char* name, std::string reason) {
-  if (call_ && !over_) GiveUpCall();
-  return Begin(name, Leave(std::move(reason)));
+  if (!over_) GiveUpCall();
+  return call_.Begin(name, Leave(std::move(reason)));
 }
 
-// To where it stops next, or to its end.
-void SessionCalls::GoOn() {
-  wants_ = Wants::kDone;
-  std::exchange(stopped_, nullptr).resume();
-  if (wants_ != Wants::kDone) return;
-  Task<Status> ended = *std::move(call_);
-  call_.reset();
-  status_ = ended.Take();
-}
-
-SessionCalls::Wants SessionCalls::Next(std::chrono::nanoseconds wait) {
-  while (wants_ == Wants::kPending) {
-    reply_ = background_->Await(wait);
-    if (!reply_) return Wants::kPending;
-    GoOn();
-  }
-  asked_ = wants_ == Wants::kApply;
-  return wants_;
-}
-
-Status SessionCalls::Applied(const std::string& failed) {
-  if (!asked_) return NotNow("the call in progress has not asked for `apply`");
-  if (thread_ != std::this_thread::get_id()) {
-    return NotNow("`apply` was asked for on another thread, which has the replica");
-  }
-  asked_ = false;
-  failed_ = failed;
-  GoOn();
-  return Status::Ok();
-}
-
-// The session can only leave after that.
 void SessionCalls::GiveUpCall() {
-  if (!call_) return;
-  if (wants_ == Wants::kPending) {
-    background_->Cancel();
-    while (background_->Await(kForEver)->early) background_->AskToSettle();
-    early_.reset();
-  }
-  wants_ = Wants::kDone;
-  asked_ = false;
-  stopped_ = nullptr;
-  call_.reset();
+  if (call_.GiveUp()) early_.reset();
 }
 
 Task<CallDone> SessionCalls::Drive(Background::Request request, bool may_be_early) {
   background_->Ask(std::move(request), may_be_early);
-  Background::Reply reply = co_await Answer{this};
+  Background::Reply reply = co_await CallInProgress::Answer{&call_};
   while (reply.duty) {
     StepProcedure duty(*reply.duty);
     if (!co_await Run(&duty)) {
@@ -142,7 +88,7 @@ Task<CallDone> SessionCalls::Drive(Background::Request request, bool may_be_earl
     background_->Ask([at = iteration(), duty](SessionCore* core, Instant now, Actions* out) {
       core->Applied(now, at, duty.rounds(), out, duty.digest());
     });
-    reply = co_await Answer{this};
+    reply = co_await CallInProgress::Answer{&call_};
   }
   if (reply.early) early_ = reply.done.step;
   co_return std::move(reply.done);
@@ -208,7 +154,7 @@ Task<bool> SessionCalls::RunApply(Iteration iteration) {
   store->BeforeApply();
   if (watch_) watch_->BeforeApply(*store->memory);
   if (device_ != nullptr) device_->GiveToCaller();
-  const bool applied = co_await ApplyRun{this};
+  const bool applied = co_await CallInProgress::ApplyRun{&call_};
   if (!applied) co_return false;
   if (device_ != nullptr) device_->TakeFromCaller();
   if (watch_) {
@@ -222,7 +168,7 @@ Task<bool> SessionCalls::RunApply(Iteration iteration) {
 }
 
 Task<Status> SessionCalls::LeaveAsApplyFailed() {
-  const std::string why = "apply " + failed_;
+  const std::string why = "apply " + call_.failed();
   (void)(co_await LeaveJob(why, Leaving::kFailed)).ok();
   co_return Status(Code::kAborted, why + "; the worker has left the job");
 }
@@ -343,7 +289,7 @@ Task<Status> SessionCalls::JoinJob(Replica replica) {
   if (!done.status.ok()) co_return done.status;
   attached_ = true;
   SayMemory(welcome());
-  returned_ = Clock::now();
+  computed_.Begin();
   co_return Status::Ok();
 }
 
@@ -384,7 +330,7 @@ Task<Status> SessionCalls::Pause() {
   const InOrder order(this, replica_.stream);
   PRD_CO_RETURN_IF_ERROR(CheckWritten());
   PRD_CO_RETURN_IF_ERROR(co_await Settle());
-  computed_ = Clock::now() - returned_;
+  computed_.Pause();
   const CallDone done =
       co_await Drive([](SessionCore* core, Instant now, Actions* out) { core->Pause(now, out); });
   settled_.adopted = settled_.adopted || done.step.adopted;
@@ -407,7 +353,7 @@ Task<Status> SessionCalls::Resume() {
   settled_.adopted = settled_.adopted || done.step.adopted;
   paused_ = !done.status.ok();
   mean_resumes_ = mean_resumes_ && paused_;
-  returned_ = Clock::now() - computed_;
+  computed_.Resume();
   co_return done.status;
 }
 
@@ -430,13 +376,13 @@ Task<Status> SessionCalls::Average(std::vector<Tensor> into) {
   const InOrder order(this, replica_.stream);
   PRD_CO_RETURN_IF_ERROR(CheckWritten());
   PRD_CO_RETURN_IF_ERROR(co_await Settle());
-  const Clock::time_point called = Clock::now();
+  if (!paused_) computed_.Pause();
   const CallDone done = co_await Drive(
       [background = background_.get(), with_state](SessionCore* core, Instant now, Actions* out) {
         background->BeginMean(with_state && AllOrNone(core->welcome().plan));
         core->Average(now, with_state, out);
       });
-  returned_ += Clock::now() - called;  // nothing was computed meanwhile
+  if (!paused_) computed_.Resume();
   const std::shared_ptr<Buffer> mean = background_->TakeMean(with_state);
   PRD_CO_RETURN_IF_ERROR(done.status);
   const Layout layout(into);
@@ -464,7 +410,7 @@ Task<Status> SessionCalls::Mean(std::vector<double> values) {
   PRD_CO_RETURN_IF_ERROR(CheckWritten());
   PRD_CO_RETURN_IF_ERROR(co_await Settle());
   const bool resumes = !paused_ || mean_resumes_;
-  if (!paused_) computed_ = Clock::now() - returned_;
+  if (!paused_) computed_.Pause();
   given_ = std::move(values);  // the request has but a pointer: GCC 12 destroys what one owns twice
   const CallDone done =
       co_await Drive([given = &given_, resumes](SessionCore* core, Instant now, Actions* out) {
@@ -473,7 +419,7 @@ Task<Status> SessionCalls::Mean(std::vector<double> values) {
   settled_.adopted = settled_.adopted || done.step.adopted;
   paused_ = !resumes || done.status.code() == Code::kUnavailable;
   mean_resumes_ = resumes && paused_;
-  returned_ = Clock::now() - computed_;
+  computed_.Resume();
   if (done.status.ok()) mean_ = done.numbers;
   co_return done.status;
 }
@@ -487,7 +433,7 @@ Task<Status> SessionCalls::Finish(FinishOptions options) {
   if (!options.wait) co_return co_await LeaveJob("finished, does not wait");
   const CallDone done =
       co_await Drive([](SessionCore* core, Instant now, Actions* out) { core->Finish(now, out); });
-  returned_ = Clock::now();
+  computed_.Begin();
   if (done.status.ok()) over_ = true;
   co_return done.status;
 }
@@ -506,10 +452,10 @@ Task<Status> SessionCalls::LeaveJob(std::string reason, Leaving why) {
   // A controller takes no message of any size.
   background_->Ask(
       [reason = std::string(CutText(reason)), why](SessionCore* core, Instant now, Actions* out) {
-        if (why == Leaving::kNonfinite) core->NoteNonfinite();
+        if (why == Leaving::kNonfinite) core->report().NoteNonfinite();
         core->Leave(now, {.reason = reason, .failed = why != Leaving::kByItself}, out);
       });
-  const Background::Reply reply = co_await Answer{this};
+  const Background::Reply reply = co_await CallInProgress::Answer{&call_};
   co_return reply.done.status;
 }
 
@@ -519,9 +465,9 @@ Task<Status> SessionCalls::LeaveJob(std::string reason, Leaving why) {
 Task<Status> SessionCalls::Settle() {
   if (!early_) co_return Status::Ok();
   background_->AskToSettle();
-  const Background::Reply reply = co_await Answer{this};
+  const Background::Reply reply = co_await CallInProgress::Answer{&call_};
   const StepOutcome said = *std::exchange(early_, std::nullopt);
-  returned_ = std::max(returned_, reply.at);
+  computed_.BeginAfter(reply.at);
   const StepOutcome& came = reply.done.step;
   settled_.attempts += came.attempts - said.attempts;
   settled_.sent_bytes += came.sent_bytes - std::min(came.sent_bytes, said.sent_bytes);

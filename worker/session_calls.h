@@ -5,24 +5,22 @@
 #ifndef PRD_WORKER_SESSION_CALLS_H_
 #define PRD_WORKER_SESSION_CALLS_H_
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <coroutine>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "prd/session.h"
 #include "worker/background.h"
+#include "worker/call_in_progress.h"
+#include "worker/compute_time.h"
 #include "worker/core/step_procedure.h"
 #include "worker/device/device_memory.h"
+#include "worker/entrance.h"
 #include "worker/session_checks.h"
 #include "worker/task.h"
 #include "worker/tensor_watch.h"
@@ -38,13 +36,11 @@ class SessionCalls {
   SessionCalls(const SessionCalls&) = delete;
   SessionCalls& operator=(const SessionCalls&) = delete;
 
-  // Runs enter() for the caller, unless another thread is inside, or this one, or this process is
-  // not the session's. `name`: of the entry, for the error.
-  template <typename F>
-  auto Enter(const char* name, F&& enter) -> decltype(enter());
-  bool forked() const { return getpid() != pid_; }
+  // The calls below, but those of any thread, are made inside entrance().Enter.
+  Entrance& entrance() { return entrance_; }
+  bool forked() const { return entrance_.forked(); }
 
-  // ---- inside Enter ----
+  // ---- inside entrance().Enter ----
 
   // The calls of prd::Session. Nothing happens before Begin.
   Task<Status> Attach(Replica replica);
@@ -57,21 +53,10 @@ class SessionCalls {
   Task<Status> Finish(FinishOptions options);
   Task<Status> Leave(std::string reason);
 
-  // `name`: of the call. Its error, if it is over at once. kFailedPrecondition: another one is in
-  // progress, which BeginLeave gives up.
-  Status Begin(const char* name, Task<Status> call);
+  // The call in progress. A worker whose `apply` fails leaves the job.
+  CallInProgress& call() { return call_; }
+  // Gives up the call in progress for this one. `name`: of it. Its error, if it is over at once.
   Status BeginLeave(const char* name, std::string reason);
-  // What the call in progress wants. kApply: Applied, once `apply` has run. kPending: nothing for
-  // about `wait`; negative: for ever, so never kPending. kDone: it is over, see status(); also
-  // where there is none.
-  enum class Wants : std::uint8_t { kDone, kApply, kPending };
-  Wants Next(std::chrono::nanoseconds wait = std::chrono::nanoseconds(-1));
-  // `failed`: why `apply` failed, empty if it did not. A worker whose `apply` fails leaves the job.
-  // kFailedPrecondition: `apply` was not asked for, or another thread has come to where it is.
-  Status Applied(const std::string& failed);
-  bool in_call() const { return call_.has_value(); }
-  // What became of the newest call that is over.
-  const Status& status() const { return status_; }
   const StepResult& result() const { return result_; }
   const std::vector<double>& mean() const { return mean_; }  // of the newest Mean that ended well
 
@@ -108,33 +93,8 @@ class SessionCalls {
         background_(std::move(background)),
         meter_(background_->store()->memory->meter()) {}
 
-  // What a task awaits, to stop until the caller brings it.
-  struct Answer {
-    SessionCalls* calls;
-    bool await_ready() const noexcept { return false; }
-    void await_suspend(std::coroutine_handle<> at) const noexcept {
-      calls->StopAt(at, Wants::kPending);
-    }
-    Background::Reply await_resume() const { return *std::exchange(calls->reply_, std::nullopt); }
-  };
-  struct ApplyRun {  // gives whether it ran well
-    SessionCalls* calls;
-    bool await_ready() const noexcept { return false; }
-    void await_suspend(std::coroutine_handle<> at) const noexcept {
-      calls->StopAt(at, Wants::kApply);
-    }
-    bool await_resume() const { return calls->failed_.empty(); }
-  };
-  void StopAt(std::coroutine_handle<> at, Wants wants) {
-    stopped_ = at;
-    wants_ = wants;
-    asked_ = false;
-    thread_ = std::this_thread::get_id();
-  }
-  void GoOn();
   void GiveUpCall();
-
-  // Attached, in the process that is. In a forked child a lock may be held for ever.
+  // Attached, in the process that is.
   bool in_job() const { return attached_ && !forked(); }
   Welcome welcome() const { return background_->view().welcome(); }
   Status Ready() const;
@@ -193,20 +153,9 @@ class SessionCalls {
   Replica replica_;
   DeviceMemory* device_ = nullptr;  // the store's, if the replica is on one
   std::optional<TensorWatch> watch_;
-  const pid_t pid_ = getpid();
-  std::atomic<const char*> running_ = nullptr;  // who is inside Enter
-  std::atomic<std::thread::id> caller_;         // and on which thread
+  Entrance entrance_;
 
-  // The call in progress, and where it has stopped.
-  const char* name_ = "";
-  std::optional<Task<Status>> call_;
-  std::coroutine_handle<> stopped_;
-  Wants wants_ = Wants::kDone;
-  std::optional<Background::Reply> reply_;
-  bool asked_ = false;      // Next has said kApply
-  std::thread::id thread_;  // that stopped the call: where `apply` is to run, it has the replica
-  std::string failed_;
-  Status status_;
+  CallInProgress call_{background_.get()};
   StepResult result_;
 
   Status attach_;  // what the last one gave
@@ -220,41 +169,13 @@ class SessionCalls {
   bool said_nonfinite_ = false;
   bool over_ = false;
   std::int64_t looked_ = 0;  // steps that might be looked at for values that are not finite
-  using Clock = std::chrono::steady_clock;
-  Clock::time_point returned_;  // from the last call, or its reduction's end if that was later
-  Clock::duration computed_{};  // before Pause, since then
+  ComputeTime computed_;
   // The last step returned before its reduction was through: what it said. And what came of it
   // besides, for the next step to tell.
   std::optional<StepOutcome> early_;
   StepOutcome settled_;
   std::uint64_t exchanged_ = 0;  // bytes, up to then
 };
-
-template <typename F>
-auto SessionCalls::Enter(const char* name, F&& enter) -> decltype(enter()) {
-  if (forked()) {
-    return Status(Code::kFailedPrecondition, "this process was forked from pid " +
-                                                 std::to_string(pid_) + ", which has the session");
-  }
-  const char* running = nullptr;
-  if (!running_.compare_exchange_strong(running, name)) {
-    const bool same = caller_ == std::this_thread::get_id();
-    return Status(
-        Code::kFailedPrecondition,
-        same ? std::string(name) + " was called inside " + running + ", from `apply` or the log"
-             : std::string("two threads call this session at once (") + name + " while " + running +
-                   " runs)");
-  }
-  caller_ = std::this_thread::get_id();
-  const struct Leaver {
-    SessionCalls* calls;
-    ~Leaver() {
-      calls->caller_ = std::thread::id();
-      calls->running_ = nullptr;
-    }
-  } leaver{this};
-  return enter();
-}
 
 }  // namespace prd
 

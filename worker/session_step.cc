@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "worker/core/trained_report.h"
 #include "worker/session_calls.h"
 
 namespace prd {
@@ -41,7 +42,7 @@ Task<Status> SessionCalls::Step(StepInput input) {
   PRD_CO_RETURN_IF_ERROR(looked.status);
   PRD_CO_RETURN_IF_ERROR(settled);
   PRD_CO_RETURN_IF_ERROR(WaitForCaller());
-  const auto computed = std::chrono::nanoseconds(Clock::now() - returned_);
+  const auto computed = std::chrono::nanoseconds(computed_.so_far());
   prd::Ready ready = local.ReadyAt(iteration());
   ready.step_ns = computed.count();
   ready.samples = input.samples;
@@ -49,11 +50,11 @@ Task<Status> SessionCalls::Step(StepInput input) {
   const CallDone done = co_await Drive(
       [ready, discard, taken = local.rounds(), nonfinite = looked.nonfinite](
           SessionCore* core, Instant now, Actions* out) {
-        if (nonfinite) core->NoteNonfinite();
+        if (nonfinite) core->report().NoteNonfinite();
         core->Step(now, ready, discard, taken, out);
       },
       device_ != nullptr && !watch_);
-  returned_ = Clock::now();
+  computed_.Begin();
   PRD_CO_RETURN_IF_ERROR(done.status);
   StepOutcome outcome = done.step;
   outcome.attempts += settled_.attempts;

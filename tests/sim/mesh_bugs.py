@@ -67,8 +67,8 @@ BUGS = {
         "    if ((here >> i & 1) != 0) {\n"),
     "done-cells-of-an-earlier-round": (
         "group_reduction.cc",
-        "    if (std::exchange(store->averaged_for, group_.iteration) != group_.iteration) {\n",
-        "    if (std::exchange(store->averaged_for, group_.iteration) != group_.iteration &&\n"
+        "    if (std::exchange(store->averaged_for, group().iteration) != group().iteration) {\n",
+        "    if (std::exchange(store->averaged_for, group().iteration) != group().iteration &&\n"
         "        !Planted(\"done-cells-of-an-earlier-round\")) {\n"),
     "partial-sum-lands": (
         "reduction.cc",
@@ -136,7 +136,7 @@ BUGS = {
         "  }\n"
         "  return PairKeys{.out = Expand(extracted, out, own.public_key, peer),"),
         (
-        "mesh.cc",
+        "intake.cc",
         "  if (sealed && header && header->from == visitor->from &&\n",
         "  if (sealed && header &&\n"
         "      (header->from == visitor->from || Planted(\"reflected-frame-accepted\")) &&\n"),
@@ -147,8 +147,8 @@ BUGS = {
         "  if (counter <= newest_ && !Planted(\"repeated-frame-accepted\")) return std::nullopt;\n"),
     "sum-of-a-failed-round": (
         "group_reduction.cc",
-        "    context_.peers->DropQueued(group_.id);\n    GiveUpPlane(now, status.message());\n",
-        "    context_.peers->DropQueued(group_.id);\n"
+        "    links_.DropQueued();\n    GiveUpPlane(now, status.message());\n",
+        "    links_.DropQueued();\n"
         "    if (Planted(\"sum-of-a-failed-round\") && reduction_ && staging_ != nullptr &&\n"
         "        (what_ == Reduces::kParameters || what_ == Reduces::kGradients)) {\n"
         "      context_.store->memory->Combine(*shape_, 0, shape_->bytes() / 16 * 8,\n"
@@ -163,9 +163,9 @@ BUGS = {
         "  if (position == After(passing) || (contributes() && position == After(0))) return true;"),
         (
         "group_reduction.cc",
-        "    if (endpoints_[i] != endpoint || !IsNeighbour(i)) continue;\n",
-        "    if (endpoints_[i] != endpoint || !IsNeighbour(i)) continue;\n"
-        "    if (Planted(\"death-in-the-last-hop\") && reduction_ && !reduction_->OwnTo()) continue;\n"),
+        "  Status lost = links_.OnLost(endpoint);\n",
+        "  if (Planted(\"death-in-the-last-hop\") && reduction_ && !reduction_->OwnTo()) return;\n"
+        "  Status lost = links_.OnLost(endpoint);\n"),
     ],
     "queue-over-its-bound": (
         "early_frames.cc",
@@ -183,7 +183,7 @@ BUGS = {
         "  } else if (TakeOrder(request.from)) {",
         "  } else if (TakeOrder(request.from) || Planted(\"order-not-asked\")) {"),
     "lost-frame-acknowledged": (
-        "mesh.cc",
+        "intake.cc",
         "header->stream != 0 && arrivals_.Misses(*header)) {",
         "header->stream != 0 && arrivals_.Misses(*header) &&\n"
         "             !Planted(\"lost-frame-acknowledged\")) {"),
@@ -240,8 +240,8 @@ BUGS = {
 RUN_BUGS = {
     "landing-from-the-beginning": (
         "group_reduction.cc",
-        "  silence_.Progress(now);\n  return hears_ = true;\n",
-        "  silence_.Progress(now);\n"
+        "  links_.Progress(now);\n  return hears_ = true;\n",
+        "  links_.Progress(now);\n"
         "  if (Planted(\"landing-from-the-beginning\")) context_.store->landing = InPlace() && Commits();\n"
         "  return hears_ = true;\n"),
     "mix-with-another-weight": (

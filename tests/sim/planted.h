@@ -10,8 +10,9 @@
 
 namespace prd::sim {
 
-// Expects that one of `seeds` seeds from each of three bases on finds the bug: breaks(seed), or a
-// check that fails, a crash or a hang. Each seed has a process of its own.
+// Expects that the median of three bases is found within `seeds` seeds: that from two of them on,
+// one of so many finds the bug, by breaks(seed), or a check that fails, a crash or a hang. Each
+// seed has a process of its own.
 void ExpectFound(const char* bug, std::uint64_t seeds,
                  const std::function<bool(std::uint64_t)>& breaks);
 

@@ -9,6 +9,7 @@
 
 #include "tests/worker/core_words.h"
 #include "worker/core/step_shares.h"
+#include "worker/core/trained_report.h"
 
 namespace prd::testing {
 
@@ -170,10 +171,10 @@ class Play {
   void Cancel(Command*) { core_->Cancel(now_, &actions_); }
   void Fail(Command* command) { core_->Fail(now_, ParseStatus(*command, 0), &actions_); }
   void Gradients(Command*) { core_->HasGradientsNow(); }
-  void Nonfinite(Command*) { core_->NoteNonfinite(); }
+  void Nonfinite(Command*) { core_->report().NoteNonfinite(); }
   void TellLosses(Command* command) {
-    core_->NoteLosses({.count = static_cast<std::uint32_t>(ParseNumber(command->Word(0))),
-                       .mean = command->TakeReal("mean")});
+    core_->report().NoteLosses({.count = static_cast<std::uint32_t>(ParseNumber(command->Word(0))),
+                                .mean = command->TakeReal("mean")});
   }
 
   // ---- the controller ----

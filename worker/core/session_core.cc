@@ -147,9 +147,7 @@ void SessionCore::Mean(Instant now, std::vector<double> values, bool resumes, Ac
 }
 
 void SessionCore::HasGradientsNow() { p_->options.hello.gradients = HasGradients::kHere; }
-void SessionCore::NoteNonfinite() { p_->report.NoteNonfinite(); }
-void SessionCore::NoteLosses(const Losses& losses) { p_->report.NoteLosses(losses); }
-void SessionCore::NoteMemory(const HeldMemory& memory) { p_->report.NoteMemory(memory); }
+TrainedReport& SessionCore::report() { return p_->report; }
 
 void SessionCore::Leave(Instant now, const prd::Leave& leave, Actions* out) {
   now = p_->Reach(now);

@@ -44,6 +44,7 @@ class ControllerInbox;
 class SessionFlow;
 class StepShares;
 struct SessionParts;
+class TrainedReport;
 
 class SessionCore {
  public:
@@ -106,12 +107,8 @@ class SessionCore {
   void Mean(Instant now, std::vector<double> values, bool resumes, Actions* out);
   // The replica has gradients now. The next Hello tells the controller.
   void HasGradientsNow();
-  // The next step, or the one before, is not all finite. The next report tells the controller.
-  void NoteNonfinite();
-  // Losses of the training loop, for the next report.
-  void NoteLosses(const Losses& losses);
-  // What the library holds, for a report after the next step.
-  void NoteMemory(const HeldMemory& memory);
+  // What the next report is to tell the controller: losses, memory, steps that are not finite.
+  TrainedReport& report();
   // Done when the controller has let go, or after a second. Also instead of Applied, when `apply`
   // failed: the call in progress is then over without a CallDone of its own.
   void Leave(Instant now, const prd::Leave& leave, Actions* out);
