@@ -27,13 +27,15 @@ std::string AnyWorker(const RunState& run) {
          " on " + any->host_name + ")";
 }
 
-Refused RankIsHeld(const JobSpec& spec, Rank rank, const RunWorker& holder) {
+Refused RankIsHeld(const JobSpec& spec, const Hello& hello, const RunWorker& holder) {
   const bool soon = spec.death_grace_ms > 0 && holder.returns_at_once;
   const std::uint32_t asks_ms =
       soon ? std::min(spec.death_grace_ms, spec.lease_ms / 4) : spec.lease_ms / 4;
   const std::string lease = "its lease of " + std::to_string(spec.lease_ms) + " ms ";
-  return Retry(RankName(rank) + " of job " + spec.name + " is held by pid " +
+  const bool own = holder.pid == hello.pid && holder.host_name == hello.host_name;
+  return Retry(RankName(hello.rank) + " of job " + spec.name + " is held by pid " +
                    std::to_string(holder.pid) + " on " + holder.host_name +
+                   (own ? ", this process's own number (has it attached already?)" : "") +
                    (soon ? "; if that process has ended, the rank is free in a moment; if its "
                            "host is gone, once " +
                                lease + "has run out"
@@ -62,7 +64,7 @@ std::optional<Refused> CheckHello(const RunState& run, const WorkerEnvelope& env
                              " workers (max_workers)"};
   }
   if (run.roster().Present(hello.rank)) {
-    return RankIsHeld(spec, hello.rank, run.roster()[hello.rank]);
+    return RankIsHeld(spec, hello, run.roster()[hello.rank]);
   }
   if (std::string why = run.shares().Refuses(hello, run.live()); !why.empty()) {
     return Refused{

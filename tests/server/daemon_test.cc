@@ -99,7 +99,8 @@ TEST_F(DaemonTest, ARankIsHeldByOneWorker) {
   ASSERT_TRUE(refused);
   EXPECT_EQ(refused->code, Code::kUnavailable);
   EXPECT_GT(refused->retry_ms, 0u);
-  EXPECT_THAT(refused->reason, HasSubstr("rank 0 of job mnist-1 is held by pid 42 on host"));
+  EXPECT_THAT(refused->reason, HasSubstr("rank 0 of job mnist-1 is held by pid 42 on host, this "
+                                         "process's own number (has it attached already?)"));
 }
 
 TEST_F(DaemonTest, AnotherProtocolVersionIsRefused) {

@@ -606,7 +606,6 @@ int Main(int argc, char** argv) {
   Flags flags;
   Command command;
   CLI::App app(kAbout, "prdctl");
-  app.footer(kFooter);
   app.set_version_flag("--version", std::string("prdctl ") + PRD_VERSION);
   app.require_subcommand(1);
   // A default only: an endpoint in the environment does not contradict --state-dir.
@@ -630,8 +629,10 @@ int Main(int argc, char** argv) {
   app.add_flag("--json", flags.json, "Print JSON");
   AddCommands(app, flags, command);
   for (CLI::App* sub : app.get_subcommands({})) {
-    sub->footer(sub->get_footer() + "Examples, exit codes: prdctl --help");
+    const std::string own = sub->get_footer();
+    sub->footer(own + (own.empty() ? "" : "\n\n") + "Examples, exit codes: prdctl --help");
   }
+  app.footer(kFooter);  // a command made after it would have it, too
   try {
     RefuseEmptyWords(argc, argv);
     app.parse(argc, argv);
