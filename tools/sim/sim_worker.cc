@@ -93,11 +93,9 @@ void SimWorker::Hear(const std::function<void(SessionCore*, Instant, Actions*)>&
 void SimWorker::Init(WorkerParts* parts, std::uint32_t number) {
   parts_ = parts;
   number_ = number;
-  const ClusterPart& cluster = parts->world->workload.cluster;
-  Prng own(Prng(parts->world->seed ^ (0xba7c4u + number)).Next());
-  max_share_ = own.Unit() < cluster.limited ? cluster.max_share : 0;
-  accumulates_ = own.Unit() < cluster.accumulates;
-  lead_ = static_cast<std::uint32_t>(own.Below(static_cast<std::uint64_t>(cluster.lead) + 1));
+  loader_.Init(*parts, number);
+  clock_.Init(parts, number);
+  dialogue_.Init(parts->world, number);
 }
 
 void SimWorker::Start() {
@@ -108,15 +106,9 @@ void SimWorker::Start() {
   phase_ = Phase::kAttaching;
   wake_.reset();
   interrupted_ = noticed_ = false;
-  last_result_ = {};
-  passes_.clear();
-  drawn_.clear();
-  uncounted_ = 0;
-  counted_ = false;
-  signal_ = said_ = heard_ = 0;
+  loader_.Start();
   launch_ = world->launch;
   plan_ = world->first_plan;
-  own_ = {};
   done_ = false;
   Replica& own = replica();
   own = Replica();
@@ -128,15 +120,15 @@ void SimWorker::Start() {
   options.hello.rank = static_cast<Rank>(number_);
   options.hello.host = host;
   options.hello.host_name = host;
-  parts_->plane->Start(number_, core_.incarnation(), accumulates_);
+  parts_->plane->Start(number_, core_.incarnation(), loader_.accumulates());
   options.hello.endpoints = parts_->plane->Endpoints(number_);
   options.hello.model_bytes = static_cast<std::uint64_t>(world->workload.reduce.bytes);
   options.hello.model_hash = 1;
   options.hello.mesh_key = parts_->plane->Key(number_);
   options.hello.returns_at_once = world->tells_ends();
   options.hello.batch = world->workload.cluster.batch;
-  options.hello.max_share = max_share_;
-  options.hello.accumulates = accumulates_;
+  options.hello.max_share = loader_.max_share();
+  options.hello.accumulates = loader_.accumulates();
   options.hello.takes_shares = true;
   if (world->tells_ends() && world->connections[number_].number == 0) {
     world->EndConnection(number_, world->now);  // there was none: it gets the first
@@ -172,17 +164,9 @@ void SimWorker::Die() {
 }
 
 void SimWorker::Kill() {
-  if (phase_ == Phase::kComputing) {
-    EndCompute();
-    Sliced(Slice::Kind::kCompute);
-  }
+  if (phase_ == Phase::kComputing) EndPass();
   parts_->world->frozen_until[number_] = parts_->world->now;
   Die();
-}
-
-void SimWorker::SlicedUntil(Slice::Kind kind, Instant end) {
-  parts_->stats->AddSlice(number_, kind, begun_, end);
-  begun_ = end;
 }
 
 // ---- the training loop ----
@@ -208,8 +192,8 @@ void SimWorker::GoOn() {
 void SimWorker::BeginPause() {
   World* world = parts_->world;
   phase_ = Phase::kPausing;
-  drawn_.clear();  // others share those steps meanwhile
-  ++step_;
+  loader_.ForgetDrawn();  // others share those steps meanwhile
+  clock_.Turn();
   Call(PlaneCall::kOther, [&](Actions* out) { core_.Pause(world->now, out); });
 }
 
@@ -219,7 +203,7 @@ void SimWorker::OnConnected(std::uint64_t connection) {
 }
 
 void SimWorker::OnResumes(std::uint64_t pause) {
-  if (pause != step_) return;
+  if (pause != clock_.turn()) return;
   World* world = parts_->world;
   if (phase_ == Phase::kAveraging) {  // it ends first
     world->queue.Push(world->now + kMillisecond, EventKind::kResumes, number_, pause);
@@ -245,94 +229,40 @@ void SimWorker::Flip() {
 }
 
 void SimWorker::BeginStep() {
-  if (done_ || (Limit() > 0 && steps_ >= Limit())) {
+  const std::int64_t limit = parts_->world->workload.cluster.steps;
+  if (done_ || (limit > 0 && steps_ >= limit)) {
     phase_ = Phase::kFinishing;
     Call(PlaneCall::kOther, [&](Actions* out) { core_.Finish(parts_->world->now, out); });
     return;
   }
-  passes_.clear();
-  if (!core_.shares().partial()) {  // else it was whole before, and a pass of it was discarded
-    uncounted_ = 0;
-    counted_ = false;
-  }
+  loader_.BeginStep(core_.shares().partial());
   BeginPass();
 }
 
 void SimWorker::BeginPass() {
   phase_ = Phase::kComputing;
-  World* world = parts_->world;
-  begun_ = step_begun_ = world->now;
-  ++step_;
-  piece_ = core_.shares().Next(core_.iteration());
-  if (max_share_ > 0 && piece_.samples > max_share_) {
-    throw Violation("share-limit", WorkerName(number_) + " computes " +
-                                       std::to_string(piece_.samples) + " samples at once");
-  }
-  if (piece_.samples > 0) DrawAhead();
-  DurationNs work = parts_->times->Next(number_, world->now);
-  if (piece_.samples > 0) work = parts_->times->Of(work, piece_.samples);
-  parts_->changed.clear();
-  parts_->devices->Begin(world->now, number_, work, &parts_->changed);
-  for (const Devices::Finish& finish : parts_->changed) {
-    world->queue.Push(finish.at, EventKind::kStepDone, finish.worker, finish.ticket);
-  }
-  if (interrupted_) PollSoon();
+  loader_.BeginPass(core_, run_number());
+  clock_.BeginPass(loader_.samples());
+  if (interrupted_) clock_.PollSoon();
 }
 
-// The loader draws the samples of steps to come.
-void SimWorker::DrawAhead() {
-  if (lead_ == 0 || !parts_->batches->whole(run_number())) return;
-  const auto drawn = drawn_.find(piece_.step);
-  const bool differs = drawn != drawn_.end() && drawn->second.first != piece_.first;
-  if (differs && passes_.empty() &&
-      !parts_->batches->WentElsewhere(run_number(), piece_.step, lead_)) {
-    throw Violation("share-ahead", WorkerName(number_) + " has drawn samples from " +
-                                       std::to_string(drawn->second.first) + " on for step " +
-                                       std::to_string(piece_.step) + ", and computes from " +
-                                       std::to_string(piece_.first) + " on");
-  }
-  drawn_.erase(drawn_.begin(), drawn_.upper_bound(piece_.step));
-  for (int ahead = 1; ahead <= static_cast<int>(lead_); ++ahead) {
-    const StepShares::Piece piece = core_.shares().Ahead(core_.iteration(), ahead);
-    drawn_.try_emplace(piece.step, piece);
-  }
-}
-
-void SimWorker::EndCompute() {
-  World* world = parts_->world;
-  if (world->frozen_until[number_] <= step_begun_) {
-    computed_ = (passes_.empty() ? 0 : computed_) + (world->now - step_begun_);
-    world->longest_step = std::max(world->longest_step, computed_);
-  }
-  parts_->changed.clear();
-  parts_->devices->End(world->now, number_, &parts_->changed);
-  for (const Devices::Finish& finish : parts_->changed) {
-    world->queue.Push(finish.at, EventKind::kStepDone, finish.worker, finish.ticket);
-  }
-}
-
-// Schedules the next time that the step in progress looks at Session::Interrupted.
-void SimWorker::PollSoon() {
-  World* world = parts_->world;
-  const DurationNs every = FromMs(world->workload.compute.poll_ms);
-  if (every <= 0 || phase_ != Phase::kComputing) return;
-  const DurationNs polls = (world->now - step_begun_) / every + 1;
-  world->queue.Push(step_begun_ + polls * every, EventKind::kPoll, number_, step_);
+void SimWorker::EndPass() {
+  clock_.EndPass(loader_.passes().empty());
+  clock_.Sliced(Slice::Kind::kCompute);
 }
 
 void SimWorker::OnPoll(std::uint64_t step) {
-  if (step != step_ || phase_ != Phase::kComputing || !interrupted_) return;
-  EndCompute();
-  Sliced(Slice::Kind::kCompute);
+  if (step != clock_.turn() || phase_ != Phase::kComputing || !interrupted_) return;
+  EndPass();
   EndStep(true);
 }
 
 void SimWorker::OnStepDone(std::uint64_t ticket) {
   if (!parts_->devices->Valid(number_, ticket)) return;
-  EndCompute();
+  clock_.EndPass(loader_.passes().empty());
   if (phase_ != Phase::kComputing) return;
   World* world = parts_->world;
-  Sliced(Slice::Kind::kCompute);
+  clock_.Sliced(Slice::Kind::kCompute);
   if (world->Fault(world->workload.faults.worker_dies)) return Die();
   if (world->Fault(world->workload.faults.worker_leaves)) return SayLeave();
   EndStep(false);
@@ -345,7 +275,7 @@ void SimWorker::SayLeave() {
 }
 
 void SimWorker::OnStops(std::uint64_t step) {
-  if (step != step_ || phase_ != Phase::kStepping) return;
+  if (step != clock_.turn() || phase_ != Phase::kStepping) return;
   Tell([&](Actions* out) { core_.Cancel(parts_->world->now, out); });
 }
 
@@ -363,33 +293,33 @@ void SimWorker::OnNotice(std::uint64_t life) {
 void SimWorker::EndStep(bool discard) {
   World* world = parts_->world;
   Replica& own = replica();
-  ++step_;
+  clock_.Turn();
   own.averaged = kNoRun;
   Flip();
+  const std::int64_t samples = loader_.samples();
   // The job has a batch since the step began, in another run.
-  discard = discard || (piece_.samples == 0 && core_.shares().batch() > 0);
-  AddPass(discard);
+  discard = discard || (samples == 0 && core_.shares().batch() > 0);
+  if (discard) {
+    loader_.Discard();
+  } else {
+    AddPass();
+  }
   parts_->plane->Enter(number_, PlaneCall::kStep);
   StepProcedure local(plan_, discard);
   Run(&local, false, [&] { own.tag = Mixed(own.tag ^ number_); });
+  const std::int64_t whole_step = world->workload.cluster.samples;
   if (!discard) {
-    ++since_signal_;
-    if (piece_.samples == 0) {
-      ++own_.steps;
-      own_.samples += world->workload.cluster.samples;
-      parts_->runs->Trained(world->workload.cluster.samples);
-    }
+    dialogue_.Stepped();
+    if (samples == 0) loader_.CountStep(whole_step);
   }
   phase_ = Phase::kStepping;
   Ready ready = local.ReadyAt(own.iteration);
-  ready.step_ns = world->now - step_begun_;
-  ready.samples = piece_.samples > 0 ? piece_.samples : world->workload.cluster.samples;
-  ready.lead = lead_;
-  if (parts_->mutation == Mutation::kWaitingComputes) ready.step_ns = world->now - ready_at_;
-  ready_at_ = world->now;
+  ready.step_ns = clock_.Ready();
+  ready.samples = samples > 0 ? samples : whole_step;
+  ready.lead = loader_.lead();
   if (world->Fault(world->workload.faults.worker_stops)) {
     world->queue.Push(world->now + FromMs(kStopsWithinMs * world->prng.Unit()), EventKind::kStops,
-                      number_, step_);
+                      number_, clock_.turn());
   }
   if (world->Fault(world->workload.faults.notices)) {
     world->queue.Push(world->now + FromMs(kStopsWithinMs * world->prng.Unit()), EventKind::kNotice,
@@ -399,26 +329,12 @@ void SimWorker::EndStep(bool discard) {
   parts_->plane->Ask(number_);
   Tell([&](Actions* out) { core_.Step(world->now, ready, discard, local.rounds(), out); });
   // A worker that is to leave has what it owes reduced first, also after a pass.
-  const bool whole = calls_ == calls && !core_.shares().partial();
-  if (whole && piece_.samples > 0) Count();
+  if (calls_ == calls && !core_.shares().partial()) loader_.Count();
 }
 
 // The gradient is the mean over all samples of the step so far.
-void SimWorker::AddPass(bool discard) {
-  if (discard) {
-    // What a step had when it was whole before has been counted.
-    if (counted_) {
-      for (const BatchBook::Range& range : passes_) uncounted_ -= range.samples;
-    } else {
-      uncounted_ = 0;
-    }
-    passes_.clear();
-    return;
-  }
-  std::int64_t before = 0;
-  for (const BatchBook::Range& range : passes_) before += range.samples;
-  passes_.push_back({.step = piece_.step, .first = piece_.first, .samples = piece_.samples});
-  uncounted_ += piece_.samples;
+void SimWorker::AddPass() {
+  const std::int64_t before = loader_.Add();
   if (parts_->objective == nullptr) return;
   Replica& own = replica();
   const std::vector<double> mean = before > 0 ? own.gradient : std::vector<double>();
@@ -426,20 +342,10 @@ void SimWorker::AddPass(bool discard) {
   parts_->objective->Gradient(number_, own.x, &parts_->draws[number_], &own.gradient);
   if (mean.size() != own.gradient.size()) return;
   const auto had = static_cast<double>(before);
-  const auto has = static_cast<double>(before + piece_.samples);
+  const auto has = static_cast<double>(before + loader_.samples());
   for (std::size_t j = 0; j < mean.size(); ++j) {
     own.gradient[j] = (mean[j] * had + own.gradient[j] * (has - had)) / has;
   }
-}
-
-// The samples that the step has had since it was counted before.
-void SimWorker::Count() {
-  if (uncounted_ <= 0) return;
-  const std::int64_t samples = std::exchange(uncounted_, 0);
-  const bool first = !std::exchange(counted_, true);
-  own_.steps += first ? 1 : 0;
-  own_.samples += samples;
-  parts_->runs->Trained(samples, first);
 }
 
 // `tag`: what `apply` makes of the tags, which stand for the parameters.
@@ -466,11 +372,11 @@ void SimWorker::OnApplyNow(const ApplyNow& apply) {
   const bool group = gradients && TrainsInGroups(plan_);
   StepProcedure duty(apply);
   Run(&duty, group, [&] {
-    if (group) own.state = Mixed(own.state ^ group_);
-    if (gradients) own.tag = Mixed(own.tag ^ (group ? own.state : group_));
+    if (group) own.state = Mixed(own.state ^ group_.id());
+    if (gradients) own.tag = Mixed(own.tag ^ (group ? own.state : group_.id()));
   });
-  if (group) parts_->replicas->Applied(run_number(), group_, Mark());
-  if (group) parts_->plane->Agree(number_, run_number(), group_, true);
+  if (group) parts_->replicas->Applied(run_number(), group_.id(), Mark());
+  if (group) parts_->plane->Agree(number_, run_number(), group_.id(), true);
   parts_->plane->Ask(number_);
   Tell([&](Actions* out) {
     core_.Applied(parts_->world->now, own.iteration, duty.rounds(), out, duty.digest());
@@ -489,7 +395,7 @@ void SimWorker::OnCallDone(const CallDone& done) {
   // A controller that has forgotten which launch came later may take the one before.
   const bool mixed_up = parts_->world->forgot && parts_->world->launch > 1;
   const bool over = done.status.code() == Code::kAborted &&
-                    (remains || mixed_up || finished(run_number()) || finished(former_));
+                    (remains || mixed_up || finished(run_number()) || finished(dialogue_.former()));
   // A worker that is removed before it has received its Welcome is refused.
   const bool dismissed =
       !done.status.ok() && parts_->world->dismissed.contains(core_.incarnation());
@@ -513,28 +419,29 @@ void SimWorker::OnCallDone(const CallDone& done) {
     return Gone(false);
   }
   if (phase_ == Phase::kStepping && done.step.partial) {
-    Sliced(Slice::Kind::kWait);
+    clock_.Sliced(Slice::Kind::kWait);
     return BeginPass();
   }
   if (phase_ == Phase::kStepping) {
-    if (piece_.samples > 0) Count();
-    if (done.step.adopted) drawn_.clear();
-    CheckRunAhead();
+    loader_.Count();
+    if (done.step.adopted) loader_.ForgetDrawn();
+    dialogue_.CheckRunAhead(plan_);
     const bool waited = done.step.adopted || Ahead() || Overlaps() || !TrainsInGroups(plan_);
-    Sliced(waited ? Slice::Kind::kWait : Slice::Kind::kReduce);
+    clock_.Sliced(waited ? Slice::Kind::kWait : Slice::Kind::kReduce);
     ++steps_;
     ++parts_->stats->workers[number_].steps;
     done_ = done.step.done;
     // Where steps end with one group for all, it says so.
     if (!AllOrNone(plan_) || done.step.rounds > 0) {
-      parts_->runs->Stepped(number_, run_number(), step_begun_, done_, core_.progress().trained);
+      parts_->runs->Stepped(number_, run_number(), clock_.pass_begun(), done_,
+                            core_.progress().trained);
     }
   }
   World* world = parts_->world;
   replica().paused = core_.paused();
   if (phase_ == Phase::kPausing) {
     const double ms = world->workload.cluster.pause_ms * world->dice.Unit();
-    world->queue.Push(world->now + FromMs(ms), EventKind::kResumes, number_, step_);
+    world->queue.Push(world->now + FromMs(ms), EventKind::kResumes, number_, clock_.turn());
   }
   GoOn();
 }
@@ -543,11 +450,9 @@ void SimWorker::OnCallDone(const CallDone& done) {
 
 void SimWorker::OnEnvelope(const ControllerEnvelope& envelope) {
   if (phase_ == Phase::kAway) return;
-  if (std::holds_alternative<QueryReply>(envelope.body)) signal_ = 0;
-  if (envelope.incarnation == core_.incarnation() && envelope.seq == heard_ + 1) {
-    ++heard_;
-    // A worker that leaves changes nothing any more.
-    if (phase_ != Phase::kLeaving) parts_->plane->Told(number_, envelope.body);
+  // A worker that leaves changes nothing any more.
+  if (dialogue_.Hears(envelope, core_.incarnation()) && phase_ != Phase::kLeaving) {
+    parts_->plane->Told(number_, envelope.body);
   }
   Tell([&](Actions* out) { core_.OnEnvelope(parts_->world->now, envelope, out); });
 }
@@ -560,15 +465,16 @@ void SimWorker::OnWake(Instant at) {
 
 void SimWorker::OnReduced(const PlaneResult& result, const Status& status) {
   if (phase_ == Phase::kStepping && !Overlaps() && (Ahead() || !result.ok)) {
-    if (Ahead()) SlicedUntil(Slice::Kind::kWait, parts_->world->now - result.took);
-    Sliced(Slice::Kind::kReduce);
+    if (Ahead()) clock_.SlicedUntil(Slice::Kind::kWait, parts_->world->now - result.took);
+    clock_.Sliced(Slice::Kind::kReduce);
   }
-  last_result_ = result;
+  group_.Ends(result);
   if (result.ok && ReducedInTraining(plan_).landing == Landing::kBase) {
     parts_->replicas->Applied(run_number(), result.group, Mark());
     parts_->plane->Agree(number_, run_number(), result.group, false);
   }
-  if (result.ok && !Passive(result.group)) signal_ = 0;
+  const bool passive = Ahead() && group_.Passive(number_, result.group);
+  if (result.ok && !passive) dialogue_.Answered();
   Tell([&](Actions* out) {
     core_.OnReduced(parts_->world->now, result.group, status, result.bytes, out, result.unreachable,
                     result.digest);
@@ -580,60 +486,9 @@ void SimWorker::OnFetched(const PlaneResult& result) {
   const bool rounds = TrainsInRounds(plan_);
   const Iteration iteration = rounds ? replica().newest : replica().iteration;
   const Iteration in_inbox = iteration - replica().iteration;
-  last_result_ = result;
+  group_.Ends(result);
   Tell(
       [&](Actions* out) { core_.OnFetched(parts_->world->now, status, iteration, out, in_inbox); });
-}
-
-// What the core tells of its own gradients is what the plane knows.
-void SimWorker::CheckIncluded(const WorkerBody& body) const {
-  if (!last_result_.included) return;
-  const auto* finished = std::get_if<Finished>(&body);
-  const auto* adopted = std::get_if<Adopted>(&body);
-  std::uint32_t told = 0;
-  if (finished != nullptr && finished->group == last_result_.group) {
-    told = finished->included;
-  } else if (adopted != nullptr && adopted->ok && last_result_.group != kNoGroup) {
-    told = adopted->included;
-  } else {
-    return;
-  }
-  if (told == *last_result_.included) return;
-  throw Violation("gradients-once", WorkerName(number_) + " tells of " + std::to_string(told) +
-                                        " gradients in group " +
-                                        std::to_string(last_result_.group) + ", where " +
-                                        std::to_string(*last_result_.included) + " are");
-}
-
-// What it brings is its parameters: whatever else there was is given up. From a store it tells the
-// clock that it was let to, whose shards it may not have read.
-void SimWorker::CheckTold(const Hello& hello) {
-  const World& world = *parts_->world;
-  const bool store = HasStore(world.PlanOf(world.NumberOf({.high = hello.former.high})));
-  const bool tells = replica().trained && !store;
-  if (!tells || hello.iteration == replica().iteration) return;
-  throw Violation("told", WorkerName(number_) + " says Hello with iteration " +
-                              std::to_string(hello.iteration) + ", and its parameters are of " +
-                              std::to_string(replica().iteration));
-}
-
-bool SimWorker::Passive(GroupId group) const {
-  if (begun_group_.id != group || !Ahead()) return false;
-  for (const GroupMember& member : begun_group_.members) {
-    if (WorkerOf(member.incarnation) == number_) return member.passive;
-  }
-  return false;
-}
-
-void SimWorker::CheckRunAhead() const {
-  const Plan& plan = plan_;
-  if (!AveragesInBackground(plan) || FollowsSchedule(plan) || signal_ == 0) return;
-  const auto length = static_cast<std::int64_t>(StepsPerSignal(plan));
-  const std::int64_t due = 1 + (since_signal_ - 1) / length;
-  if (due <= static_cast<std::int64_t>(RunAhead(plan))) return;
-  throw Violation("run-ahead", WorkerName(number_) + " goes on with step " + std::to_string(due) +
-                                   " of a signal that stands, where " +
-                                   std::to_string(RunAhead(plan)) + " are allowed");
 }
 
 bool SimWorker::lends() const {
@@ -658,24 +513,13 @@ void SimWorker::CheckLent(const Group& group) const {
 }
 
 void SimWorker::OnSent(const WorkerEnvelope& envelope) {
-  World* world = parts_->world;
-  CheckIncluded(envelope.body);
-  const auto* hello = std::get_if<Hello>(&envelope.body);
-  if (hello != nullptr) {
-    if (!std::exchange(greeted_, true)) CheckTold(*hello);
-    former_ = world->NumberOf({.high = hello->former.high});
-    replica().told = hello->iteration;
-  }
-  const auto* adopted = std::get_if<Adopted>(&envelope.body);
-  if (adopted != nullptr && adopted->ok) replica().told = adopted->iteration;
+  group_.CheckSays(number_, envelope.body);
+  const bool signals = dialogue_.Says(envelope);
   if (std::holds_alternative<Pause>(envelope.body) ||
       std::holds_alternative<Finish>(envelope.body)) {
-    parts_->runs->Stops(envelope.incarnation, envelope.seq, own_);
+    parts_->runs->Stops(envelope.incarnation, envelope.seq, loader_.own());
   }
-  if (!std::holds_alternative<Ready>(envelope.body) || envelope.seq <= said_) return;
-  parts_->plane->Says(number_, envelope.body);
-  if (signal_ == 0) since_signal_ = 1;
-  signal_ = said_ = envelope.seq;
+  if (signals) parts_->plane->Says(number_, envelope.body);
 }
 
 void SimWorker::Perform(Action* action) {
@@ -688,9 +532,9 @@ void SimWorker::Perform(Action* action) {
     return OnBecome(become->incarnation);
   } else if (const auto* join = std::get_if<JoinRun>(action)) {
     plan_ = world->PlanOf(world->NumberOf(join->welcome.identity));
-    own_.steps = std::max(own_.steps, join->welcome.own.steps);
-    own_.samples = std::max(own_.samples, join->welcome.own.samples);
-    parts_->runs->Enters(number_, world->NumberOf(join->welcome.identity), former_, launch_);
+    loader_.Continues(join->welcome.own);
+    parts_->runs->Enters(number_, world->NumberOf(join->welcome.identity), dialogue_.former(),
+                         launch_);
     parts_->doors->Join(number_);
   } else if (const auto* announced = std::get_if<AnnouncedMembers>(action)) {
     parts_->doors->Hear(number_, announced->members);
@@ -700,10 +544,10 @@ void SimWorker::Perform(Action* action) {
     OnStartReduce(start->group);
   } else if (std::holds_alternative<CancelReduce>(*action)) {
     if (phase_ == Phase::kStepping && !Overlaps()) {
-      Sliced(Ahead() ? Slice::Kind::kWait : Slice::Kind::kReduce);
+      clock_.Sliced(Ahead() ? Slice::Kind::kWait : Slice::Kind::kReduce);
     }
   } else if (const auto* fetch = std::get_if<StartFetch>(action)) {
-    signal_ = 0;
+    dialogue_.Answered();
     parts_->doors->TurnsTo(number_, fetch->source);
   } else if (const auto* copy = std::get_if<CopyForAverage>(action)) {
     parts_->doors->TurnsTo(number_, copy->source);
@@ -711,7 +555,7 @@ void SimWorker::Perform(Action* action) {
     parts_->doors->TurnsToAll(number_, probe->targets);
   } else if (const auto* interrupt = std::get_if<Interrupt>(action)) {
     interrupted_ = interrupt->on;
-    if (interrupted_) PollSoon();
+    if (interrupted_ && phase_ == Phase::kComputing) clock_.PollSoon();
   } else if (const auto* apply = std::get_if<ApplyNow>(action)) {
     return OnApplyNow(*apply);
   } else if (const auto* done = std::get_if<CallDone>(action)) {
@@ -728,24 +572,19 @@ void SimWorker::OnBecome(Incarnation incarnation) {
   }
   replica().incarnation = incarnation;
   parts_->doors->Become(number_, incarnation, parts_->plane->Key(number_));
-  greeted_ = false;
-  drawn_.clear();
-  if (phase_ == Phase::kComputing) {  // what it computes is another attempt at the step
-    uncounted_ = 0;
-    counted_ = false;
-  }
-  signal_ = said_ = heard_ = 0;
-  last_result_ = {};
+  loader_.ForgetDrawn();
+  if (phase_ == Phase::kComputing) loader_.BeginAgain();
+  dialogue_.Anew();
+  group_.Anew();
 }
 
 void SimWorker::OnStartReduce(const Group& group) {
   CheckLent(group);
   parts_->doors->TurnsToAll(number_, group.members);
-  if (phase_ == Phase::kStepping && !Overlaps()) Sliced(Slice::Kind::kWait);
-  group_ = group.id;
-  begun_group_ = group;
+  if (phase_ == Phase::kStepping && !Overlaps()) clock_.Sliced(Slice::Kind::kWait);
+  group_.Begins(group);
   if (group.kind == GroupKind::kTrain && parts_->batches->whole(run_number())) {
-    parts_->batches->Reduces(number_, run_number(), group_, passes_);
+    parts_->batches->Reduces(number_, run_number(), group.id, loader_.passes());
   }
 }
 

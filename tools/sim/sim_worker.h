@@ -3,54 +3,28 @@
 //
 //   lent        the replica is read or changed from outside only while its training loop is in a
 //               call, but for rounds, and for averages in the background
-//   told        a Hello says the iteration of the parameters that the worker brings
 //   dismissed   a worker that an operator has removed does not come back as another incarnation
-//   share-limit, share-ahead
-//               of the passes that the training loop computes (batch_book.h)
-//   run-ahead   in the background, a step returns only while the signal that stands is not older
-//               than the plan allows: of so many synchronising steps, its own among them
+// and those of its parts: dialogue.h, loader.h, own_group.h.
 #ifndef PRD_TOOLS_SIM_SIM_WORKER_H_
 #define PRD_TOOLS_SIM_SIM_WORKER_H_
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "tools/sim/batch_book.h"
-#include "tools/sim/mesh_doors.h"
-#include "tools/sim/objective.h"
+#include "tools/sim/dialogue.h"
+#include "tools/sim/loader.h"
+#include "tools/sim/own_group.h"
 #include "tools/sim/plane.h"
-#include "tools/sim/replica_book.h"
-#include "tools/sim/run_book.h"
-#include "tools/sim/stats.h"
-#include "tools/sim/step_times.h"
+#include "tools/sim/step_clock.h"
+#include "tools/sim/worker_parts.h"
 #include "tools/sim/world.h"
 #include "worker/core/session_core.h"
 #include "worker/core/step_procedure.h"
-#include "worker/core/step_shares.h"
 
 namespace prd::sim {
-
-// What all workers of a run share. All pointers outlive them; `objective` may be null.
-struct WorkerParts {
-  World* world = nullptr;
-  Plane* plane = nullptr;
-  MeshDoors* doors = nullptr;
-  RunBook* runs = nullptr;
-  ReplicaBook* replicas = nullptr;
-  BatchBook* batches = nullptr;
-  StepTimes* times = nullptr;
-  Devices* devices = nullptr;
-  const Objective* objective = nullptr;
-  Stats* stats = nullptr;
-  std::vector<Prng> draws;               // by worker, for gradients
-  Actions spare;                         // kept for its memory
-  std::vector<Devices::Finish> changed;  // the same
-  Mutation mutation = Mutation::kNone;
-};
 
 class SimWorker {
  public:
@@ -102,9 +76,11 @@ class SimWorker {
   // It has had a replica of the job in this process.
   bool has_trained() const { return parts_->world->replicas[number_].trained; }
   std::int64_t steps() const { return steps_; }
-  std::uint64_t lives() const { return lives_; }    // processes that it has been
-  std::uint64_t calls() const { return calls_; }    // of the library, that are over
-  std::uint64_t computed() const { return step_; }  // grows with each step begun or computed
+  std::uint64_t lives() const { return lives_; }  // processes that it has been
+  std::uint64_t calls() const { return calls_; }  // of the library, that are over
+  std::uint64_t computed() const {
+    return clock_.turn();
+  }  // grows with each step begun or computed
   std::string Where() const;
 
  private:
@@ -123,74 +99,44 @@ class SimWorker {
   void Flip();
   void BeginStep();
   void BeginPass();
-  void DrawAhead();
-  void AddPass(bool discard);
-  void Count();
-  void EndCompute();
+  void AddPass();
+  void EndPass();
   void EndStep(bool discard);
   void SayLeave();
-  void PollSoon();
   template <typename F>
   void Run(StepProcedure* procedure, bool group, F&& tag);
   void OnApplyNow(const ApplyNow& apply);
   void OnSent(const WorkerEnvelope& envelope);
   void OnBecome(Incarnation incarnation);
   void OnStartReduce(const Group& group);
-  void CheckIncluded(const WorkerBody& body) const;
-  void CheckTold(const Hello& hello);
   void Die();
   void Away(double within_ms, bool killed = false);
   void Gone(bool killed);
   void Schedule();
-  void Sliced(Slice::Kind kind) { SlicedUntil(kind, parts_->world->now); }
-  void SlicedUntil(Slice::Kind kind, Instant end);
   void CheckLent(const Group& group) const;
-  void CheckRunAhead() const;
-  bool Passive(GroupId group) const;
 
   // A member may begin its part of a group long before the others do.
   bool Ahead() const { return DrawnAhead(core_.welcome().plan); }
   bool Overlaps() const { return AveragesInBackground(core_.welcome().plan); }
   Replica& replica() { return parts_->world->replicas[number_]; }
-  std::int64_t Limit() const { return parts_->world->workload.cluster.steps; }
 
   WorkerParts* parts_ = nullptr;
   std::uint32_t number_ = 0;
   Phase phase_ = Phase::kAway;
   SessionCore core_;
-  Plan plan_;               // of its run, as the engine has it
+  Plan plan_;  // of its run, as the engine has it
+  Loader loader_;
+  StepClock clock_;
+  Dialogue dialogue_;
+  OwnGroup group_;
   std::int64_t steps_ = 0;  // over all its lives
   std::uint64_t lives_ = 0;
   std::uint64_t calls_ = 0;
-  GroupId group_ = kNoGroup;
-  Instant begun_;                  // the slice in progress
-  Instant step_begun_;             // or the pass, where a step has several
-  DurationNs computed_ = 0;        // in all passes of the step
-  Instant ready_at_;               // the training loop has called Step
-  std::uint64_t step_ = 0;         // that it computes, over all its lives; for polls
-  bool interrupted_ = false;       // Session::Interrupted
-  PlaneResult last_result_;        // of a round
-  std::optional<Instant> wake_;    // the event that counts
-  Group begun_group_;              // the newest that it has begun
-  bool greeted_ = false;           // this incarnation has said Hello,
-  RunId former_ = kNoRun;          // and that its replica is of this run
-  Seq signal_ = 0;                 // the newest, as long as it stands; 0: none does
-  Seq said_ = 0;                   // the newest
-  Seq heard_ = 0;                  // the controller's newest message in order
-  std::int64_t since_signal_ = 0;  // steps completed, its own among them
   std::uint64_t launch_ = 0;
-  Trained own_;        // as it should count: with those that had its rank before
-  bool done_ = false;  // its job's goal is reached
+  std::optional<Instant> wake_;  // the event that counts
+  bool interrupted_ = false;     // Session::Interrupted
+  bool done_ = false;            // its job's goal is reached
   bool noticed_ = false;
-  // The batch of its job. A step that has been cut short has no samples any more.
-  std::int64_t max_share_ = 0;
-  bool accumulates_ = false;
-  std::uint32_t lead_ = 0;
-  StepShares::Piece piece_;                       // that it computes
-  std::vector<BatchBook::Range> passes_;          // that its gradient is the mean over
-  std::int64_t uncounted_ = 0;                    // samples of these that are not counted yet
-  bool counted_ = false;                          // the step
-  std::map<Iteration, StepShares::Piece> drawn_;  // by its loader, by step
   std::string error_;
 };
 
