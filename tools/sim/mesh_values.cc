@@ -1,11 +1,13 @@
 #include "tools/sim/mesh_values.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <mutex>
 
 #include "common/base/check.h"
 #include "common/base/prng.h"
+#include "engines/violation.h"
 #include "tools/reference/numbers.h"
 #include "tools/sim/sim_device.h"
 
@@ -32,6 +34,19 @@ std::vector<double> Epsilons(const Layout& layout) {
                     reference::Epsilon(piece.dtype));
   }
   return epsilons;
+}
+
+void CheckNear(const char* law, const std::string& who, const Layout& layout, const Bytes& row,
+               const Due& due, double steps, bool exact) {
+  const std::vector<double> values = Values(layout, row);
+  const std::vector<double> epsilons = Epsilons(layout);
+  for (std::size_t j = 0; j < values.size(); ++j) {
+    const double off = std::abs(values[j] - due.sum[j]);
+    if (exact ? off == 0 : off <= steps * epsilons[j] * (due.size[j] + 1e-4)) continue;
+    throw Violation(law, who + "'s element " + std::to_string(j) + " of " +
+                             std::to_string(values.size()) + " is " + std::to_string(values[j]) +
+                             " where " + std::to_string(due.sum[j]) + " is due");
+  }
 }
 
 namespace {

@@ -4,8 +4,10 @@
 
 #include <cstddef>
 #include <optional>
+#include <string>
 #include <vector>
 
+#include "tools/sim/group_sums.h"
 #include "worker/mesh/mesh.h"
 
 namespace prd::sim::mesh {
@@ -35,6 +37,10 @@ inline Bytes CopyOf(const Row& row) { return {row.data(), row.data() + row.size(
 // Every element of a row of this layout, and the distance from 1 to the next number of its dtype.
 std::vector<double> Values(const Layout& layout, const Bytes& row);
 std::vector<double> Epsilons(const Layout& layout);
+// The row of `who` is what is due: exactly, or within so many steps of what its dtypes round.
+// Throws Violation of this law.
+void CheckNear(const char* law, const std::string& who, const Layout& layout, const Bytes& row,
+               const Due& due, double steps, bool exact = false);
 
 // What a copy of a replica is to have.
 struct Version {
