@@ -5,7 +5,7 @@
 #include "tests/plans.h"
 #include "tests/sim/sim_testing.h"
 #include "tools/sim/connection_book.h"
-#include "tools/sim/data_plane.h"
+#include "tools/sim/data_copies.h"
 #include "tools/sim/replica_book.h"
 #include "tools/sim/run_book.h"
 
@@ -174,22 +174,23 @@ class AverageTest : public BookTest {
       world_.replicas[i].incarnation = world_.NewIncarnation(i);
       world_.replicas[i].run = i < 2 ? 1 : kNoRun;
     }
-    data_.BeginAverage(0, 1);
+    copies_.BeginAverage(0, 1);
   }
   bool Copies(std::uint32_t source) {
-    data_.CopyForAverage(0, world_.replicas[source].incarnation);
+    copies_.CopyForAverage(0, world_.replicas[source].incarnation);
     const SimEvent event = world_.queue.Pop();
     EXPECT_EQ(event.kind, EventKind::kCopied);
-    return data_.OnCopied(0, event.what).value_or(false);
+    return copies_.OnCopied(0, event.what).value_or(false);
   }
-  DataPlane data_{&world_};
+  ReplicaBoxes boxes_{&world_};
+  DataCopies copies_{&world_, &boxes_};
 };
 
 TEST_F(AverageTest, EachReplicaIsInItOnce) {
   EXPECT_TRUE(Copies(1));
   Breaks("average", [&] { Copies(1); });
   Breaks("average", [&] { Copies(0); });
-  data_.BeginAverage(0, 1);
+  copies_.BeginAverage(0, 1);
   EXPECT_TRUE(Copies(1));
 }
 
@@ -200,11 +201,11 @@ TEST_F(AverageTest, WhoHasNoReplicaOfTheRunIsNotInIt) {
 TEST_F(AverageTest, ADeadSourceIsLeftOut) {
   const Incarnation gone = world_.replicas[1].incarnation;
   world_.replicas[1].incarnation = 0;
-  data_.CopyForAverage(0, gone);
-  EXPECT_EQ(data_.OnCopied(0, world_.queue.Pop().what), false);
-  data_.CopyForAverage(0, gone);
-  data_.CancelAverage(0);
-  EXPECT_EQ(data_.OnCopied(0, world_.queue.Pop().what), std::nullopt);
+  copies_.CopyForAverage(0, gone);
+  EXPECT_EQ(copies_.OnCopied(0, world_.queue.Pop().what), false);
+  copies_.CopyForAverage(0, gone);
+  copies_.CancelAverage(0);
+  EXPECT_EQ(copies_.OnCopied(0, world_.queue.Pop().what), std::nullopt);
 }
 
 }  // namespace

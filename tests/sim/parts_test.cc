@@ -16,6 +16,7 @@
 #include "tools/sim/gradient_book.h"
 #include "tools/sim/history_store.h"
 #include "tools/sim/objective.h"
+#include "tools/sim/peer_probes.h"
 #include "tools/sim/step_times.h"
 #include "tools/sim/store_book.h"
 
@@ -412,7 +413,9 @@ class LinkedGroup : public testing::Test {
     workload_.faults.link_cuts_per_s = 1;
     workload_.job.lease_ms = 100;
     world_.emplace(workload_, 1);
-    data_.emplace(&*world_);
+    boxes_.emplace(&*world_);
+    data_.emplace(&*world_, &*boxes_);
+    probes_.emplace(&*world_);
     for (std::uint32_t i = 0; i < workers; ++i) {
       world_->replicas[i].incarnation = Who(i);
       world_->replicas[i].tag = 5;
@@ -439,16 +442,16 @@ class LinkedGroup : public testing::Test {
       const SimEvent event = world_->queue.Pop();
       if (event.at > end) return;
       world_->now = event.at;
-      std::vector<DataPlane::Result> results;
+      std::vector<PlaneResult> results;
       if (event.kind == EventKind::kReduced) results = data_->OnReduced(event.what);
       if (event.kind == EventKind::kReduceFails) results = data_->OnFails(event.who, event.what);
       if (event.kind == EventKind::kSilent) results = data_->OnSilent(event.who, event.what);
       if (event.kind == EventKind::kProbe) {
-        for (const GroupMember& of : data_->OnProbe(event.who, event.what)) {
+        for (const GroupMember& of : probes_->OnProbe(event.who, event.what)) {
           probed_.emplace_back(world_->now, of.rank);
         }
       }
-      for (DataPlane::Result& result : results) {
+      for (PlaneResult& result : results) {
         at_[result.worker] = world_->now;
         results_[result.worker] = std::move(result);
       }
@@ -461,8 +464,10 @@ class LinkedGroup : public testing::Test {
 
   Workload workload_;
   std::optional<World> world_;
+  std::optional<ReplicaBoxes> boxes_;
   std::optional<DataPlane> data_;
-  std::map<std::uint32_t, DataPlane::Result> results_;
+  std::optional<PeerProbes> probes_;
+  std::map<std::uint32_t, PlaneResult> results_;
   std::map<std::uint32_t, Instant> at_;
   std::vector<std::pair<Instant, Rank>> probed_;
 };
@@ -561,13 +566,13 @@ TEST_F(LinkedGroup, AProbeAsksUntilItIsAnswered) {
   CutBothWays(0, 2, {30 * kSecond});
   const std::vector<GroupMember> targets = {{.rank = 1, .incarnation = Who(1)},
                                             {.rank = 2, .incarnation = Who(2)}};
-  data_->Probe(0, SharedList<GroupMember>(std::vector<GroupMember>(targets)));
+  probes_->Ask(0, SharedList<GroupMember>(std::vector<GroupMember>(targets)));
   Run(10 * kSecond);
   ASSERT_EQ(probed_.size(), 1u);
   EXPECT_EQ(probed_[0].second, 1);
   EXPECT_GE(probed_[0].first.ns, kSecond);
   EXPECT_LE(probed_[0].first.ns, kSecond + 300 * kMillisecond);
-  data_->Probe(0, {});
+  probes_->Ask(0, {});
   Run(60 * kSecond);
   EXPECT_EQ(probed_.size(), 1u);
 }

@@ -5,14 +5,12 @@
 
 #include "engines/violation.h"
 #include "tools/sim/names.h"
-#include "tools/sim/replica_book.h"
 
 namespace prd::sim {
 namespace {
 
 // Until a member notices that another has vanished.
 constexpr DurationNs kNoticed = kMillisecond;
-constexpr DurationNs kProbeGap = 250 * kMillisecond;
 
 }  // namespace
 
@@ -37,11 +35,6 @@ DurationNs DataPlane::RingCost(const Workload& workload, const std::vector<std::
   const double bytes = RingRows(members.size(), contributors) * reduce.bytes;
   const double us = reduce.overhead_us + (q - 1 + n - 1) * latency + bytes / speed;
   return FromUs(us);
-}
-
-std::size_t DataPlane::Reduction::Contributors() const {
-  return static_cast<std::size_t>(std::count_if(group.members.begin(), group.members.end(),
-                                                [](const auto& m) { return m.weight > 0; }));
 }
 
 // All of what a reduction moves, (Q - 1) + (n - 1) rows, shared out evenly within each half.
@@ -102,13 +95,6 @@ void DataPlane::Seen(RunId run, const ScheduleSet& set) {
   });
 }
 
-void DataPlane::Seen(RunId run, const GroupFormed& formed) {
-  if (formed.kind != GroupKind::kFinal) return;
-  std::map<Rank, double>& weights = finals_[{run, formed.id}];
-  weights.clear();
-  for (const GroupShare& share : formed.members) weights[share.rank] = share.weight;
-}
-
 void DataPlane::CheckOrder(std::uint32_t worker, RunId run, const Group& group, const Plan& plan) {
   const std::string who = WorkerName(worker) + " begins group " + std::to_string(group.id);
   if (current_[worker] != 0) {
@@ -130,7 +116,7 @@ void DataPlane::Begin(std::uint32_t worker, RunId run, const StartReduce& start,
   CheckOrder(worker, run, start.group, plan);
   const std::uint64_t serial = Find(run, start, plan);
   Reduction& reduction = reductions_.at(serial);
-  if (reduction.Overlaps()) FillOutbox(worker, start.gain);
+  if (reduction.Overlaps()) boxes_->FillOutbox(worker, start.gain);
   reduction.goes_on_at[worker] = start.group.iteration;
   current_[worker] = serial;
   world_->replicas[worker].last_round.reset();
@@ -181,17 +167,12 @@ void DataPlane::Break(std::uint64_t serial, std::uint32_t by) {
   }
 }
 
-bool DataPlane::Linked(const Reduction& reduction, std::size_t a, std::size_t b) {
-  const std::size_t n = reduction.members.size();
-  return a != b && (!reduction.group.ring_only || (a + 1) % n == b || (b + 1) % n == a);
-}
-
 Instant DataPlane::Clear(const Reduction& reduction) const {
   Instant clear = world_->now;
   for (std::size_t i = 0; i < reduction.members.size(); ++i) {
     clear = std::max(clear, world_->frozen_until[reduction.members[i]]);
     for (std::size_t j = 0; j < i; ++j) {
-      if (!Linked(reduction, i, j)) continue;
+      if (!reduction.Linked(i, j)) continue;
       clear = std::max(clear, world_->links.WholeFrom(reduction.members[i], reduction.members[j]));
     }
   }
@@ -202,7 +183,7 @@ DurationNs DataPlane::Slowness(const Reduction& reduction) const {
   DurationNs most = 0;
   for (std::size_t i = 0; i < reduction.members.size() && world_->links.on(); ++i) {
     for (std::size_t j = 0; j < i; ++j) {
-      if (!Linked(reduction, i, j)) continue;
+      if (!reduction.Linked(i, j)) continue;
       most = std::max(
           most, world_->links.Slowness(world_->now, reduction.members[i], reduction.members[j]));
     }
@@ -233,13 +214,8 @@ void DataPlane::Cancel(std::uint32_t worker) {
 }
 
 void DataPlane::Gone(std::uint32_t worker) {
-  CancelFetch(worker);
-  CancelAverage(worker);
   Cancel(worker);
-  Probe(worker, {});
-  book_.Lost(worker);
-  world_->replicas[worker].inbox.clear();
-  world_->replicas[worker].overlap = {};
+  boxes_->Empty(worker);
   world_->replicas[worker].last_round.reset();
   world_->replicas[worker].run = kNoRun;
   world_->replicas[worker].removed = false;
@@ -257,29 +233,29 @@ void DataPlane::Gone(std::uint32_t worker) {
   }
 }
 
-std::vector<DataPlane::Result> DataPlane::OnFails(std::uint32_t worker, std::uint64_t serial) {
+std::vector<PlaneResult> DataPlane::OnFails(std::uint32_t worker, std::uint64_t serial) {
   if (current_[worker] != serial) return {};
   return {Failed(worker, serial, false)};
 }
 
-std::vector<DataPlane::Result> DataPlane::OnSilent(std::uint32_t worker, std::uint64_t serial) {
+std::vector<PlaneResult> DataPlane::OnSilent(std::uint32_t worker, std::uint64_t serial) {
   if (current_[worker] != serial) return {};
-  Result result = Failed(worker, serial, true);
+  PlaneResult result = Failed(worker, serial, true);
   if (!result.unreachable.empty() || current_[worker] == 0) return {std::move(result)};
   world_->queue.Push(world_->now + world_->LeaseNs(), EventKind::kSilent, worker, serial);
   return {};
 }
 
 // The worker gives up. `asked`: but only if somebody does not answer, or has given up before it.
-DataPlane::Result DataPlane::Failed(std::uint32_t worker, std::uint64_t serial, bool asked) {
+PlaneResult DataPlane::Failed(std::uint32_t worker, std::uint64_t serial, bool asked) {
   const Reduction& reduction = reductions_.at(serial);
-  Result result{.worker = worker, .group = reduction.group.id};
+  PlaneResult result{.worker = worker, .group = reduction.group.id};
   const auto place = static_cast<std::size_t>(
       std::find(reduction.members.begin(), reduction.members.end(), worker) -
       reduction.members.begin());
   for (std::size_t i = 0; i < reduction.members.size(); ++i) {
     const Incarnation member = reduction.incarnations[i];
-    if (!Linked(reduction, place, i)) continue;
+    if (!reduction.Linked(place, i)) continue;
     if (asked ? world_->Answers(worker, member) : world_->Lives(member)) continue;
     result.unreachable.push_back(reduction.group.members[i].rank);
   }
@@ -291,7 +267,7 @@ DataPlane::Result DataPlane::Failed(std::uint32_t worker, std::uint64_t serial, 
   return result;
 }
 
-std::vector<DataPlane::Result> DataPlane::OnReduced(std::uint64_t serial) {
+std::vector<PlaneResult> DataPlane::OnReduced(std::uint64_t serial) {
   const auto it = reductions_.find(serial);
   if (it == reductions_.end() || it->second.broken) return {};
   if (world_->links.on()) {
@@ -305,17 +281,17 @@ std::vector<DataPlane::Result> DataPlane::OnReduced(std::uint64_t serial) {
   const Reduction reduction = std::move(it->second);
   Forget(reduction);
   reductions_.erase(it);
-  CheckBefore(reduction);
+  laws_.CheckBefore(reduction);
   const Sum sum = SumUp(reduction);
-  const double mass = Mass(reduction);
+  const double mass = laws_.Mass(reduction);
   bool all = true;
-  std::vector<Result> results;
+  std::vector<PlaneResult> results;
   for (std::size_t i = 0; i < reduction.members.size(); ++i) {
     const std::uint32_t worker = reduction.members[i];
     current_[worker] = 0;
     const bool alone = reduction.members.size() < 2;
     const std::uint64_t sent = SentBy(reduction, i);
-    Result& result = results.emplace_back();
+    PlaneResult& result = results.emplace_back();
     result = {.worker = worker, .group = reduction.group.id, .bytes = sent};
     result.took = reduction.took;
     result.ok = alone || !world_->Fault(world_->workload.faults.reduce_fails);
@@ -325,108 +301,9 @@ std::vector<DataPlane::Result> DataPlane::OnReduced(std::uint64_t serial) {
     if (!result.ok && mutation_ == Mutation::kGradientLost) world_->replicas[worker].owed.clear();
     bytes_ += sent;
   }
-  if (all) CheckMass(reduction, mass);
+  if (all) laws_.CheckMass(reduction, mass);
   if (all && reduction.Unreported() && unreported_) unreported_(reduction.group);
   return results;
-}
-
-// What those who have trained before have learned is not lost.
-void DataPlane::CheckStart(const Reduction& reduction) const {
-  if (CheckSwitched(reduction)) return;
-  std::vector<std::size_t> returning;
-  Iteration newest = 0;
-  for (std::size_t i = 0; i < reduction.members.size(); ++i) {
-    const Replica& replica = world_->replicas[reduction.members[i]];
-    if (!replica.trained) continue;
-    returning.push_back(i);
-    newest = std::max(newest, replica.told);
-  }
-  const bool equal = AllOrNone(reduction.plan) || TrainsInRounds(reduction.plan);
-  const double share = 1.0 / static_cast<double>(returning.size());
-  for (const std::size_t i : returning) {
-    const double weight = reduction.group.members[i].weight;
-    const Iteration iteration = world_->replicas[reduction.members[i]].told;
-    if (equal ? weight == 1 && iteration == newest : weight != share) {
-      if (equal) return;
-      throw Violation("returning-start",
-                      WorkerName(reduction.members[i]) + " has trained before, as " +
-                          std::to_string(returning.size()) + " have, and counts " +
-                          std::to_string(weight) + " in the common start");
-    }
-  }
-  if (!equal || returning.empty()) return;
-  throw Violation("returning-start", "the common start takes no replica of iteration " +
-                                         std::to_string(newest) +
-                                         ", which is the newest of those that have trained before");
-}
-
-// False: nobody brings the final average of a run that this one continues.
-bool DataPlane::CheckSwitched(const Reduction& reduction) const {
-  const auto former = world_->former.find(reduction.run);
-  if (former == world_->former.end()) return false;
-  const RunId run = former->second.run;
-  const Replica* averaged = nullptr;
-  double weight = 0;  // of the members that hold it: one, or several that copied it
-  for (std::size_t i = 0; i < reduction.members.size(); ++i) {
-    const Replica& replica = world_->replicas[reduction.members[i]];
-    const GroupMember& member = reduction.group.members[i];
-    if (replica.averaged != run || !former->second.with_model.contains(member.rank)) continue;
-    const std::string who = WorkerName(reduction.members[i]);
-    if (averaged != nullptr && averaged->tag != replica.tag) {
-      throw Violation("switched-model", who + " ended run " + std::to_string(run) +
-                                            " with another replica than others");
-    }
-    averaged = &replica;
-    weight += member.weight;
-  }
-  if (averaged == nullptr || std::abs(weight - 1) < 1e-9) return averaged != nullptr;
-  throw Violation("switched-model", "run " + std::to_string(reduction.run) +
-                                        " does not begin with the final average of run " +
-                                        std::to_string(run));
-}
-
-// A controller that has forgotten one final average may form another of that id.
-void DataPlane::CheckFinal(const Reduction& reduction) const {
-  const auto recorded = finals_.find({reduction.run, reduction.group.id});
-  if (recorded == finals_.end() || world_->forgot) return;
-  for (const GroupMember& member : reduction.group.members) {
-    const auto weight = recorded->second.find(member.rank);
-    if (weight != recorded->second.end() && weight->second == member.weight) continue;
-    throw Violation("final-model",
-                    RankName(member.rank) + " counts " + std::to_string(member.weight) +
-                        " in the final average, and the history says " +
-                        (weight == recorded->second.end() ? "that it is not in it"
-                                                          : std::to_string(weight->second)));
-  }
-}
-
-void DataPlane::CheckBefore(const Reduction& reduction) const {
-  if (reduction.group.kind == GroupKind::kInitial) CheckStart(reduction);
-  if (reduction.group.kind == GroupKind::kFinal) CheckFinal(reduction);
-  const bool may_differ = ReplicaBook::Differ(world_->workload.faults);
-  const std::string name = GroupName(reduction.group.id);
-  const Landing landing = reduction.what.landing;
-  const bool base = landing == Landing::kBase;
-  const bool models =
-      reduction.group.kind == GroupKind::kAverage || reduction.group.kind == GroupKind::kFinal;
-  const Replica& first = world_->replicas[reduction.members[0]];
-  for (std::size_t i = 0; i < reduction.members.size(); ++i) {
-    const Replica& replica = world_->replicas[reduction.members[i]];
-    const std::string who = WorkerName(reduction.members[i]);
-    const bool same = base ? replica.base_tag == first.base_tag : replica.tag == first.tag;
-    if ((base || landing == Landing::kGradients) && !same && !may_differ) {
-      throw Violation(
-          "replicas-agree",
-          who + " and worker " + std::to_string(reduction.members[0]) + " differ before " + name);
-    }
-    if (models && (!replica.inbox.empty() || replica.overlap.averages > 0)) {
-      throw Violation("inbox", who + " has results to add, and its model is averaged in " + name);
-    }
-    if (reduction.group.kind == GroupKind::kRound && reduction.group.members[i].weight > 0 &&
-        replica.owed.empty()) {
-      throw Violation("outbox", who + " is to contribute to " + name + " and owes nothing");
-    }
-  }
 }
 
 DataPlane::Sum DataPlane::SumUp(const Reduction& reduction) const {
@@ -490,10 +367,11 @@ std::uint32_t DataPlane::Commit(const Reduction& reduction, const Sum& sum, std:
   Replica& replica = world_->replicas[worker];
   if (reduction.group.kind == GroupKind::kRound) {
     replica.last_round = sum.round;  // one that is fetched is not passed on
-    return Take(worker, reduction.run, sum.round, reduction.group.members[member].weight > 0);
+    return boxes_->Take(worker, reduction.run, sum.round,
+                        reduction.group.members[member].weight > 0);
   }
   if (reduction.Overlaps()) {
-    CommitOverlap(sum, reduction.group.initial_weight, worker);
+    boxes_->Average(worker, sum.values, sum.tag, reduction.group.initial_weight);
   } else if (reduction.what.landing == Landing::kGradients) {
     replica.gradient = sum.values;  // applied by the worker
   } else if (reduction.what.landing == Landing::kBase) {
@@ -526,22 +404,16 @@ void DataPlane::CommitModel(const Reduction& reduction, const Sum& sum, std::uin
   replica.base = replica.x;
   replica.base_tag = replica.tag;
   replica.averaged = kind == GroupKind::kFinal ? reduction.run : kNoRun;
-  if (kind == GroupKind::kInitial || kind == GroupKind::kFinal) {
-    book_.Lost(worker);
-    replica.inbox.clear();
-    replica.overlap = {};
-  }
+  if (kind == GroupKind::kInitial || kind == GroupKind::kFinal) boxes_->Empty(worker);
   if (kind != GroupKind::kInitial) return;
-  if (CopiesState()) replica.state = sum.state;
-  if (!replica.removed) book_.Started(reduction.run, reduction.group.iteration);
+  if (boxes_->copies_state()) replica.state = sum.state;
+  if (!replica.removed) boxes_->book().Started(reduction.run, reduction.group.iteration);
   replica.trained = true;
   replica.initial = replica.x;
   replica.run = reduction.run;
   replica.newest = reduction.group.iteration;
   replica.lineage = Mixed(reduction.group.id);
 }
-
-// ---- rounds ----
 
 void DataPlane::Deposit(std::uint32_t worker) {
   if (const std::uint64_t serial = current_[worker]; serial != 0) {
@@ -555,196 +427,7 @@ void DataPlane::Deposit(std::uint32_t worker) {
                                     std::to_string(group.id) + " reduces it");
     }
   }
-  Replica& replica = world_->replicas[worker];
-  book_.Deposit(worker);
-  replica.outbox.resize(replica.gradient.size(), 0.0);
-  for (std::size_t j = 0; j < replica.gradient.size(); ++j) {
-    replica.outbox[j] += replica.gradient[j];
-  }
-}
-
-std::uint32_t DataPlane::Take(std::uint32_t worker, RunId run,
-                              const std::shared_ptr<const RoundResult>& round, bool contributed) {
-  Replica& replica = world_->replicas[worker];
-  const std::uint32_t included = book_.Took(worker, run, *round, contributed);
-  replica.inbox.push_back(round);
-  return included;
-}
-
-std::int64_t DataPlane::TakeInbox(std::uint32_t worker, bool latest_only) {
-  Replica& replica = world_->replicas[worker];
-  const auto rounds = static_cast<std::int64_t>(replica.inbox.size());
-  if (rounds == 0) return 0;
-  std::fill(replica.gradient.begin(), replica.gradient.end(), 0.0);
-  replica.gradient.resize(replica.x.size(), 0.0);
-  for (std::size_t i = latest_only ? replica.inbox.size() - 1 : 0; i < replica.inbox.size(); ++i) {
-    const RoundResult& round = *replica.inbox[i];
-    for (std::size_t j = 0; j < round.sum.size(); ++j) replica.gradient[j] += round.sum[j];
-    replica.tag += Mixed(round.group);
-  }
-  replica.inbox.clear();
-  return rounds;
-}
-
-// ---- probes ----
-
-void DataPlane::Probe(std::uint32_t worker, const SharedList<GroupMember>& targets) {
-  Ask& ask = asks_[worker];
-  ask.targets.assign(targets.begin(), targets.end());
-  ++ask.number;
-  if (!ask.targets.empty()) {
-    world_->queue.Push(world_->now + kNoticed, EventKind::kProbe, worker, ask.number);
-  }
-}
-
-std::vector<GroupMember> DataPlane::OnProbe(std::uint32_t worker, std::uint64_t number) {
-  Ask& ask = asks_[worker];
-  if (ask.number != number) return {};
-  std::vector<GroupMember> answered;
-  std::erase_if(ask.targets, [&](const GroupMember& target) {
-    if (!world_->Answers(worker, target.incarnation)) return false;
-    answered.push_back(target);
-    return true;
-  });
-  if (!ask.targets.empty()) {
-    world_->queue.Push(world_->now + kProbeGap, EventKind::kProbe, worker, number);
-  }
-  return answered;
-}
-
-// ---- copies ----
-
-DurationNs DataPlane::CopyCost(std::uint32_t worker, Incarnation source) {
-  const ReducePart& reduce = world_->workload.reduce;
-  const std::int64_t to = world_->HostOf(worker), from = world_->HostOf(WorkerOf(source));
-  const DurationNs slow = world_->links.Slowness(world_->now, worker, WorkerOf(source));
-  if (slow > 0) world_->Disturbed(world_->now + slow);
-  if (from == to) {
-    return FromUs(reduce.local_latency_us + reduce.bytes / reduce.local_bandwidth_mb_per_s) + slow;
-  }
-  const DurationNs alone = FromUs(reduce.bytes / reduce.bandwidth_mb_per_s);
-  const Instant through = world_->cards.Carry(world_->now, from, to, reduce.bytes);
-  return FromUs(reduce.latency_us) + std::max(alone, through - world_->now) + slow;
-}
-
-// While the source is there and does not answer, its copier waits for a lease.
-DataPlane::Copied DataPlane::Look(std::uint32_t worker, Incarnation source, Instant since,
-                                  const SimEvent& again) {
-  if (world_->links.on() && world_->Lives(source) && !world_->Answers(worker, source)) {
-    if (world_->now - since >= world_->LeaseNs()) return Copied::kFails;
-    const Instant whole = std::max(world_->links.WholeFrom(worker, WorkerOf(source)),
-                                   world_->frozen_until[WorkerOf(source)]);
-    world_->queue.Push(std::min(whole, since + world_->LeaseNs()), again.kind, worker, again.what);
-    return Copied::kWaits;
-  }
-  const bool fails = !world_->Lives(source) || world_->Fault(world_->workload.faults.fetch_fails);
-  return fails ? Copied::kFails : Copied::kHere;
-}
-
-bool DataPlane::CopiesState() const {
-  return world_->workload.faults.state_not_told == 0 && mutation_ != Mutation::kStateNotCopied;
-}
-
-void DataPlane::Fetch(std::uint32_t worker, RunId run, const StartFetch& fetch, const Plan& plan) {
-  Copy& copy = fetches_[worker];
-  copy.run = run;
-  copy.what = fetch;
-  copy.from_base = TrainsInGroups(plan) && RowsOf(plan).base;
-  copy.since = world_->now;
-  copy.out = false;
-  world_->queue.Push(world_->now + CopyCost(worker, fetch.source.incarnation), EventKind::kFetched,
-                     worker, ++copy.ticket);
-}
-
-void DataPlane::SourceOut(std::uint32_t worker, Incarnation source) {
-  Copy& copy = fetches_[worker];
-  copy.out = copy.out || copy.what.source.incarnation == source;
-  Average& average = averages_[worker];
-  average.out = average.out || average.source == source;
-}
-
-std::optional<DataPlane::Result> DataPlane::OnFetched(std::uint32_t worker, std::uint64_t ticket) {
-  const Copy& copy = fetches_[worker];
-  if (copy.ticket != ticket) return std::nullopt;
-  const Incarnation from = copy.what.source.incarnation;
-  Result result{.worker = worker, .group = copy.what.result};
-  if (copy.out) return result;
-  const Copied became =
-      Look(worker, from, copy.since, {.what = ticket, .kind = EventKind::kFetched});
-  if (became == Copied::kWaits) return std::nullopt;
-  if (became == Copied::kFails) return result;
-  if (copy.what.result == kNoGroup) {
-    CopyReplica(worker, copy);
-  } else {
-    const std::shared_ptr<const RoundResult>& round = world_->replicas[WorkerOf(from)].last_round;
-    if (round == nullptr || round->group != copy.what.result) return result;
-    result.included = Take(worker, copy.run, round, copy.what.contributed);
-  }
-  result.ok = true;
-  bytes_ += static_cast<std::uint64_t>(world_->workload.reduce.bytes);
-  return result;
-}
-
-void DataPlane::CopyReplica(std::uint32_t worker, const Copy& copy) {
-  const Replica& source = world_->replicas[WorkerOf(copy.what.source.incarnation)];
-  Replica& own = world_->replicas[worker];
-  if (own.paused && mutation_ == Mutation::kResumesStale) {
-    own.iteration = source.iteration;
-    return;
-  }
-  book_.Lost(worker);
-  own.trained = true;
-  if (CopiesState()) own.state = source.state;
-  own.x = copy.from_base ? source.base : source.x;
-  own.initial = source.initial;
-  own.base = source.base;
-  own.tag = copy.from_base ? source.base_tag : source.tag;
-  own.base_tag = source.base_tag;
-  own.iteration = source.iteration;
-  own.inbox = source.inbox;
-  own.overlap = {};
-  own.newest = source.newest;
-  own.lineage = source.lineage;
-  own.averaged = source.averaged;
-  own.run = copy.run;
-}
-
-// ---- averages of all, in a worker's own time ----
-
-void DataPlane::BeginAverage(std::uint32_t worker, RunId run) {
-  Average& average = averages_[worker];
-  average = {.run = run, .ticket = average.ticket + 1, .since = {}, .of = {worker}};
-}
-
-void DataPlane::CopyForAverage(std::uint32_t worker, Incarnation source) {
-  Average& average = averages_[worker];
-  average.source = source;
-  average.since = world_->now;
-  average.out = false;
-  world_->queue.Push(world_->now + CopyCost(worker, source), EventKind::kCopied, worker,
-                     ++average.ticket);
-}
-
-std::optional<bool> DataPlane::OnCopied(std::uint32_t worker, std::uint64_t ticket) {
-  Average& average = averages_[worker];
-  if (average.ticket != ticket) return std::nullopt;
-  if (average.out) return false;
-  const Copied became =
-      Look(worker, average.source, average.since, {.what = ticket, .kind = EventKind::kCopied});
-  if (became == Copied::kWaits) return std::nullopt;
-  if (became == Copied::kFails) return false;
-  const std::uint32_t source = WorkerOf(average.source);
-  const std::string who =
-      WorkerName(worker) + " averages the replica of worker " + std::to_string(source);
-  if (std::find(average.of.begin(), average.of.end(), source) != average.of.end()) {
-    throw Violation("average", who + " twice");
-  }
-  if (world_->replicas[source].run != average.run) {
-    throw Violation("average", who + ", which is none of run " + std::to_string(average.run));
-  }
-  average.of.push_back(source);
-  bytes_ += static_cast<std::uint64_t>(world_->workload.reduce.bytes);
-  return true;
+  boxes_->Deposit(worker);
 }
 
 }  // namespace prd::sim

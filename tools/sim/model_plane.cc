@@ -13,7 +13,10 @@ ModelPlane::ModelPlane(World* world, std::vector<SimWorker>* workers, const Mesh
     : world_(world),
       workers_(workers),
       doors_(doors),
-      data_(world, mutation, std::move(unreported)),
+      boxes_(world, mutation),
+      data_(world, &boxes_, mutation, std::move(unreported)),
+      copies_(world, &boxes_, mutation),
+      probes_(world),
       exchange_(world, plan, stats, mutation),
       lent_(workers->size()) {
   for (std::uint32_t i = 0; i < lent_.size(); ++i) {
@@ -31,6 +34,8 @@ void ModelPlane::Start(std::uint32_t worker, Incarnation, bool) {
 
 void ModelPlane::End(std::uint32_t worker, bool) {
   data_.Gone(worker);
+  copies_.Gone(worker);
+  probes_.Ask(worker, {});
   exchange_.Gone(worker);
 }
 
@@ -41,12 +46,12 @@ MeshKey ModelPlane::Key(std::uint32_t worker) const {
 // ---- what the core wants ----
 
 void ModelPlane::Enter(std::uint32_t worker, PlaneCall call) {
-  if (call == PlaneCall::kAverage) data_.BeginAverage(worker, (*workers_)[worker].run_number());
+  if (call == PlaneCall::kAverage) copies_.BeginAverage(worker, (*workers_)[worker].run_number());
 }
 
 // A source that is out fails at once.
 void ModelPlane::Copies(std::uint32_t worker, const GroupMember& source) {
-  if (doors_->IsOut(worker, source.incarnation)) data_.SourceOut(worker, source.incarnation);
+  if (doors_->IsOut(worker, source.incarnation)) copies_.SourceOut(worker, source.incarnation);
 }
 
 void ModelPlane::Perform(std::uint32_t worker, const Action& action) {
@@ -57,23 +62,23 @@ void ModelPlane::Perform(std::uint32_t worker, const Action& action) {
     lent_[worker].plan = world_->PlanOf(world_->NumberOf(join->welcome.identity));
     exchange_.Joins(worker, lent_[worker].plan);
   } else if (const auto* gone = std::get_if<ForgetMembers>(&action)) {
-    for (const Incarnation out : gone->incarnations) data_.SourceOut(worker, out);
+    for (const Incarnation out : gone->incarnations) copies_.SourceOut(worker, out);
   } else if (const auto* start = std::get_if<StartReduce>(&action)) {
     data_.Begin(worker, of.run_number(), *start, of.plan());
   } else if (std::holds_alternative<CancelReduce>(action)) {
     data_.Cancel(worker);
   } else if (const auto* fetch = std::get_if<StartFetch>(&action)) {
-    data_.Fetch(worker, of.run_number(), *fetch, of.plan());
+    copies_.Fetch(worker, of.run_number(), *fetch, of.plan());
     Copies(worker, fetch->source);
   } else if (std::holds_alternative<CancelFetch>(action)) {
-    data_.CancelFetch(worker);
+    copies_.CancelFetch(worker);
   } else if (const auto* copy = std::get_if<CopyForAverage>(&action)) {
-    data_.CopyForAverage(worker, copy->source.incarnation);
+    copies_.CopyForAverage(worker, copy->source.incarnation);
     Copies(worker, copy->source);
   } else if (std::holds_alternative<CancelCopyForAverage>(action)) {
-    data_.CancelAverage(worker);
+    copies_.CancelAverage(worker);
   } else if (const auto* probe = std::get_if<ProbePeers>(&action)) {
-    data_.Probe(worker, probe->targets);
+    probes_.Ask(worker, probe->targets);
   } else if (std::holds_alternative<Deposit>(action)) {
     data_.Deposit(worker);
   } else {
@@ -115,10 +120,10 @@ void ModelPlane::OnEvent(const SimEvent& event, Traces::Trace* trace) {
     case EventKind::kSilent:
       return Reduced(data_.OnSilent(event.who, event.what));
     case EventKind::kFetched:
-      if (const auto result = data_.OnFetched(event.who, event.what)) worker.OnFetched(*result);
+      if (const auto result = copies_.OnFetched(event.who, event.what)) worker.OnFetched(*result);
       return;
     case EventKind::kCopied:
-      if (const auto ok = data_.OnCopied(event.who, event.what)) {
+      if (const auto ok = copies_.OnCopied(event.who, event.what)) {
         const Status status = *ok ? Status::Ok() : Status(Code::kUnavailable, "the source is gone");
         worker.Hear([&](SessionCore* core, Instant now, Actions* out) {
           core->OnCopiedForAverage(now, status, out);
@@ -126,7 +131,7 @@ void ModelPlane::OnEvent(const SimEvent& event, Traces::Trace* trace) {
       }
       return;
     case EventKind::kProbe:
-      for (const GroupMember& of : data_.OnProbe(event.who, event.what)) {
+      for (const GroupMember& of : probes_.OnProbe(event.who, event.what)) {
         worker.Hear([&](SessionCore* core, Instant now, Actions* out) {
           core->OnProbed(now, of.rank, of.incarnation, out);
         });
@@ -137,8 +142,8 @@ void ModelPlane::OnEvent(const SimEvent& event, Traces::Trace* trace) {
   }
 }
 
-void ModelPlane::Reduced(const std::vector<DataPlane::Result>& results) {
-  for (const DataPlane::Result& result : results) {
+void ModelPlane::Reduced(const std::vector<PlaneResult>& results) {
+  for (const PlaneResult& result : results) {
     const Status status =
         result.ok ? Status::Ok() : Status(Code::kUnavailable, "a member has vanished");
     (*workers_)[result.worker].OnReduced(result, status);

@@ -1,5 +1,6 @@
-// The workers of a run with a model of meshes and replicas (data_plane.h, data_plane_exchange.h):
-// it costs what the workload says, and thousands of workers can have it.
+// The workers of a run with a model of meshes and replicas, in parts: reductions, copies, probes
+// and exchanges (data_plane.h, data_copies.h, peer_probes.h, data_plane_exchange.h): it costs what
+// the workload says, and thousands of workers can have it.
 //
 // Its events are in World::queue.
 #ifndef PRD_TOOLS_SIM_MODEL_PLANE_H_
@@ -11,11 +12,14 @@
 #include <string>
 #include <vector>
 
+#include "tools/sim/data_copies.h"
 #include "tools/sim/data_plane.h"
 #include "tools/sim/data_plane_exchange.h"
 #include "tools/sim/mesh_doors.h"
 #include "tools/sim/mutation.h"
+#include "tools/sim/peer_probes.h"
 #include "tools/sim/plane.h"
+#include "tools/sim/replica_boxes.h"
 #include "tools/sim/stats.h"
 #include "tools/sim/world.h"
 
@@ -54,8 +58,10 @@ class ModelPlane final : public Plane {
 
   void Seen(RunId run, const Record& record) override;
   void Forgot(RunId run, std::span<const Record> left) override { exchange_.Forgot(run, left); }
-  void CheckEnd() const override { data_.book().CheckEnd(); }
-  std::uint64_t bytes() const override { return data_.bytes() + exchange_.bytes(); }
+  void CheckEnd() const override { boxes_.book().CheckEnd(); }
+  std::uint64_t bytes() const override {
+    return data_.bytes() + copies_.bytes() + exchange_.bytes();
+  }
 
  private:
   struct Lent final : public StepReplica {
@@ -65,22 +71,25 @@ class ModelPlane final : public Plane {
     std::uint64_t lives = 0;
     Replica& replica() const { return plane->world_->replicas[worker]; }
     Iteration iteration() const override { return replica().iteration; }
-    std::int64_t AddInbox() override { return plane->data_.AddInbox(worker); }
+    std::int64_t AddInbox() override { return plane->boxes_.AddInbox(worker); }
     Inbox TakeInbox() override {
-      const std::int64_t rounds = plane->data_.TakeInbox(worker, TakesNewestOnly(plan));
+      const std::int64_t rounds = plane->boxes_.TakeInbox(worker, TakesNewestOnly(plan));
       return {.rounds = rounds, .iteration = replica().newest};
     }
     std::uint64_t Digest() const override { return replica().Digest(); }
   };
 
-  void Reduced(const std::vector<DataPlane::Result>& results);
+  void Reduced(const std::vector<PlaneResult>& results);
   void OnExchange(const SimEvent& event, Traces::Trace* trace);
   void Copies(std::uint32_t worker, const GroupMember& source);
 
   World* world_;
   std::vector<SimWorker>* workers_;
   const MeshDoors* doors_;
+  ReplicaBoxes boxes_;
   DataPlane data_;
+  DataCopies copies_;
+  PeerProbes probes_;
   Exchange exchange_;
   std::vector<struct Lent> lent_;  // by worker
 };

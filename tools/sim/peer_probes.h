@@ -1,0 +1,37 @@
+// Questions of workers whether their peers are there, in the model's data plane.
+#ifndef PRD_TOOLS_SIM_PEER_PROBES_H_
+#define PRD_TOOLS_SIM_PEER_PROBES_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "common/base/messages.h"
+#include "tools/sim/world.h"
+
+namespace prd::sim {
+
+class PeerProbes {
+ public:
+  explicit PeerProbes(World* world) : world_(world), asks_(world->replicas.size()) {}
+
+  // Asks the targets, at once and from time to time, until each has answered; instead of those
+  // before. Asks are numbered: kProbe has the number.
+  void Ask(std::uint32_t worker, const SharedList<GroupMember>& targets);
+  // The event kProbe: who answers. They are asked no more.
+  std::vector<GroupMember> OnProbe(std::uint32_t worker, std::uint64_t number);
+
+ private:
+  static constexpr DurationNs kFirst = kMillisecond;
+  static constexpr DurationNs kGap = 250 * kMillisecond;
+  struct Questions {
+    std::vector<GroupMember> targets;
+    std::uint64_t number = 0;
+  };
+
+  World* world_;
+  std::vector<Questions> asks_;  // by worker
+};
+
+}  // namespace prd::sim
+
+#endif  // PRD_TOOLS_SIM_PEER_PROBES_H_
