@@ -116,7 +116,7 @@ class ReplicaBookTest : public BookTest {
  protected:
   ReplicaBookTest()
       : BookTest("check_replicas_ms = 100\non_divergence = \"repair\"\n[faults]\nflips = 0.1\n") {
-    world_.first_plan = plans::kGradients;
+    world_.runs.SetFirstPlan(plans::kGradients);
     Seen(0, RunStarted{});
   }
   void Seen(std::int64_t ms, RecordBody body) {

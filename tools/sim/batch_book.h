@@ -39,7 +39,7 @@ class BatchBook {
 
   BatchBook(const World* world, const StepTimes* times) : world_(world), times_(times) {}
 
-  // A run has begun; `run` as World::NumberOf.
+  // A run has begun; `run` by its number (run_table.h).
   void Begins(RunId run, Engine::Batches use) { runs_[run].use = use; }
   // A record has become durable. Throws Violation.
   void Seen(RunId run, const Record& record) { Take(run, record, true); }

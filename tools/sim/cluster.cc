@@ -58,14 +58,16 @@ Cluster::Cluster(const Workload& workload, const RunOptions& options)
       runs_(&world_),
       replicas_(&world_),
       batches_(&world_, &times_),
+      operator_(&world_, &controller_),
       workers_(static_cast<std::size_t>(workload.cluster.workers)),
+      loss_(&world_, objective_.get(), &workers_),
       hangs_(2 * world_.LeaseNs() + 5 * kSecond, StepsOfOthers(workload)) {
-  world_.first_plan = PlanOf(workload);
+  world_.runs.SetFirstPlan(PlanOf(workload));
   if (options.plane) {
     plane_ = options.plane(&world_, &workers_, options.trace);
   } else {
-    plane_ = std::make_unique<ModelPlane>(&world_, &workers_, &doors_, &stats_, world_.first_plan,
-                                          options.mutation,
+    plane_ = std::make_unique<ModelPlane>(&world_, &workers_, &doors_, &stats_,
+                                          world_.runs.first_plan(), options.mutation,
                                           [this](const Group& group) { Unreported(group); });
   }
   parts_ = {.world = &world_,
@@ -90,21 +92,9 @@ Cluster::Cluster(const Workload& workload, const RunOptions& options)
 
 void Cluster::Seen(const Record& record) {
   if (const auto* started = std::get_if<RunStarted>(&record.body)) {
-    const RunId number = world_.runs.size() + 1;
-    world_.runs.emplace(started->identity.high, number);
-    numbers_[record.run] = number;
     const std::unique_ptr<Engine> engine = MakeEngine(controller_.SpecOf(started->spec).engine);
     const Plan plan = engine->plan();
-    batches_.Begins(number, engine->batches());
-    if (!(plan == world_.first_plan)) world_.plans[number] = plan;
-    const auto former = numbers_.find(started->former.run);
-    if (former != numbers_.end()) {
-      World::Former& of = world_.former[number];
-      of.run = former->second;
-      for (const FormerRank& rank : started->former.ranks) {
-        if (rank.has_model) of.with_model.insert(rank.rank);
-      }
-    }
+    batches_.Begins(world_.runs.Begins(record.run, *started, plan), engine->batches());
     stats_.Begins(plan);
   }
   const auto* left = std::get_if<WorkerLeft>(&record.body);
@@ -122,18 +112,17 @@ void Cluster::Seen(const Record& record) {
     throw Violation("drained", GroupName(through->id) + ": " + through->reason);
   }
   const auto* ended = std::get_if<RunEnded>(&record.body);
-  if (ended != nullptr && ended->finished) {
-    world_.finished = std::max(world_.finished, numbers_[record.run]);
-  }
+  if (ended != nullptr && ended->finished) world_.runs.Finish(record.run);
   if (left != nullptr && left->why == LeftReason::kLost) lost_.insert(left->incarnation);
   if (const auto* formed = std::get_if<GroupFormed>(&record.body)) {
     starts_.erase({record.run, formed->id});  // of a history that was forgotten
     if (formed->kind == GroupKind::kInitial) starts_.insert({record.run, formed->id});
   }
-  runs_.Seen(numbers_[record.run], record);
-  replicas_.Seen(numbers_[record.run], record);
-  batches_.Seen(numbers_[record.run], record);
-  plane_->Seen(numbers_[record.run], record);
+  const RunId run = world_.runs.NumberOf(record.run);
+  runs_.Seen(run, record);
+  replicas_.Seen(run, record);
+  batches_.Seen(run, record);
+  plane_->Seen(run, record);
   stats_.Seen(record);
   if (options_.trace) options_.trace(Describe(record));
   if (options_.on_record) options_.on_record(record);
@@ -142,16 +131,15 @@ void Cluster::Seen(const Record& record) {
 void Cluster::Forgot() {
   std::set<RunId> finished;
   for (const auto& [id, run] : controller_.store().runs()) {
-    plane_->Forgot(numbers_[id], run.records);
-    batches_.Forgot(numbers_[id], run.records);
+    const RunId number = world_.runs.NumberOf(id);
+    plane_->Forgot(number, run.records);
+    batches_.Forgot(number, run.records);
     const auto* ended =
         run.records.empty() ? nullptr : std::get_if<RunEnded>(&run.records.back().body);
-    if (ended != nullptr && ended->finished) finished.insert(numbers_[id]);
+    if (ended != nullptr && ended->finished) finished.insert(number);
   }
   runs_.Forgot(std::move(finished));
-  // That the operator had a paused job go on may be forgotten, and what is paused is seen.
-  const bool pauses = workload_.faults.operator_pauses_per_s > 0;
-  if (pauses && resumes_at_.ns == 0) resumes_at_ = world_.now;
+  operator_.Forgot();
 }
 
 // A group that its members drew themselves, as the history would tell of it.
@@ -206,17 +194,17 @@ void Cluster::Handle(const SimEvent& event) {
   Traces::Trace& trace = traces_.newest();
   switch (event.kind) {
     case EventKind::kToController: {
-      Mailed mailed = world_.to_controller.Take(event.what);
+      Mailed mailed = world_.control.TakeToController(event.what);
       trace.word = WordOf(mailed.envelope.body);
       trace.id = mailed.envelope.seq;
-      if (world_.now >= world_.cut_until[event.who]) controller_.Receive(std::move(mailed));
+      if (!world_.control.IsCut(event.who)) controller_.Receive(std::move(mailed));
       break;
     }
     case EventKind::kToWorker: {
-      const ControllerEnvelope envelope = world_.to_worker.Take(event.what);
+      const ControllerEnvelope envelope = world_.control.TakeToWorker(event.what);
       trace.word = WordOf(envelope.body);
       trace.id = envelope.seq;
-      if (world_.now >= world_.cut_until[event.who]) workers_[event.who].OnEnvelope(envelope);
+      if (!world_.control.IsCut(event.who)) workers_[event.who].OnEnvelope(envelope);
       // What a worker's end, or its coming too late, begins with.
       stop_ = stop_ || ((std::holds_alternative<Released>(envelope.body) ||
                          std::holds_alternative<Refused>(envelope.body) ||
@@ -230,8 +218,9 @@ void Cluster::Handle(const SimEvent& event) {
     case EventKind::kControllerStarts:
       controller_.Start();
       for (std::uint32_t i = 0; i < workers_.size(); ++i) {
-        if (!world_.tells_ends() || workers_[i].phase() == SimWorker::Phase::kAway) continue;
-        world_.EndConnection(i, world_.now + FromMs(10 * world_.dice.Unit()), false);
+        if (!world_.control.tells_ends() || workers_[i].phase() == SimWorker::Phase::kAway)
+          continue;
+        world_.control.EndConnection(i, world_.now + FromMs(10 * world_.dice.Unit()), false);
       }
       break;
     case EventKind::kFault:
@@ -267,7 +256,7 @@ void Cluster::Handle(const SimEvent& event) {
       workers_[event.who].OnConnected(event.what);
       break;
     case EventKind::kEvaluate:
-      Evaluate();
+      if (loss_.Evaluate(stats_.updates)) stop_ = stop_ || options_.stop_at_target;
       break;
     case EventKind::kCopied:
     case EventKind::kReduced:
@@ -309,35 +298,6 @@ bool Cluster::IsFor(const SimEvent& event) {
   }
 }
 
-// The loss of the mean of all live replicas.
-void Cluster::Evaluate() {
-  std::vector<double> mean;
-  double live = 0;
-  for (std::uint32_t i = 0; i < workers_.size(); ++i) {
-    const Replica& replica = world_.replicas[i];
-    const SimWorker::Phase phase = workers_[i].phase();
-    const bool there = phase == SimWorker::Phase::kComputing ||
-                       phase == SimWorker::Phase::kStepping || phase == SimWorker::Phase::kPaused ||
-                       phase == SimWorker::Phase::kFinishing || phase == SimWorker::Phase::kDone;
-    if (!there || replica.x.empty()) continue;
-    mean.resize(replica.x.size(), 0.0);
-    for (std::size_t j = 0; j < mean.size(); ++j) mean[j] += replica.x[j];
-    ++live;
-  }
-  if (live > 0) {
-    for (double& value : mean) value /= live;
-    const LossPoint point{
-        .at = world_.now, .updates = stats_.updates, .loss = objective_->Loss(mean)};
-    curve_.push_back(point);
-    if (!target_ && workload_.training.target_loss > 0 &&
-        point.loss <= workload_.training.target_loss) {
-      target_ = point;
-      stop_ = stop_ || options_.stop_at_target;
-    }
-  }
-  world_.queue.Push(world_.now + FromMs(workload_.training.evaluate_ms), EventKind::kEvaluate);
-}
-
 // ---- the end ----
 
 void Cluster::Fill(RunResult* result) {
@@ -362,8 +322,8 @@ void Cluster::Fill(RunResult* result) {
     result->bound_updates_per_s = steps_per_s * static_cast<double>(stats_.measured_updates) /
                                   static_cast<double>(stats_.measured_members);
   }
-  result->curve = std::move(curve_);
-  result->target = target_;
+  result->curve = loss_.curve();
+  result->target = loss_.target();
   result->stats = std::move(stats_);
   result->rho = result->stats.Rho();
 }

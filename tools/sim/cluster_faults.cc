@@ -1,10 +1,9 @@
-// Cluster: what goes wrong, and what operators do.
+// Cluster: what goes wrong.
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "engines/draw.h"
 #include "engines/event.h"
 #include "tools/sim/cluster_run.h"
 
@@ -14,18 +13,18 @@ void Cluster::Faults() {
   controller_.MayDie(kFaultPeriod);
   const FaultsPart& faults = workload_.faults;
   const double share = static_cast<double>(kFaultPeriod) / kSecond;
-  for (Instant& until : world_.cut_until) {
-    if (world_.Fault(faults.partitions_per_s * share)) {
-      until = world_.now + FromMs(faults.partition_ms * world_.prng.Unit());
-      world_.Disturbed(until);
-    }
+  for (std::uint32_t i = 0; i < workers_.size(); ++i) {
+    if (!world_.Fault(faults.partitions_per_s * share)) continue;
+    const Instant until = world_.now + FromMs(faults.partition_ms * world_.prng.Unit());
+    world_.control.Cut(i, until);
+    world_.Disturbed(until);
   }
   controller_.MayFreeze(kFaultPeriod);
   for (std::uint32_t i = 0; i < workers_.size(); ++i) {
     if (workers_[i].phase() == SimWorker::Phase::kAway) continue;
     if (!world_.Rolled(faults.connection_breaks_per_s * share)) continue;
     const Instant again = world_.now + FromMs(faults.connection_break_ms * world_.dice.Unit());
-    world_.EndConnection(i, again);
+    world_.control.EndConnection(i, again);
     world_.Disturbed(again);
   }
   if (world_.links.on()) {
@@ -35,10 +34,10 @@ void Cluster::Faults() {
   for (std::uint32_t i = 0; i < workers_.size(); ++i) {
     if (world_.Rolled(faults.forgeries_per_s * share)) Forge(i);
   }
-  Operate(share);
+  operator_.Act(share);
   CheckOut();
   // What is paused is resumed, whatever goes wrong.
-  if (world_.FaultsOn() || resumes_at_.ns > 0) {
+  if (world_.FaultsOn() || operator_.resumes()) {
     world_.queue.Push(world_.now + kFaultPeriod, EventKind::kFault);
   }
 }
@@ -60,55 +59,6 @@ void Cluster::CheckOut() const {
       doors_.KnowsOnly(WorkerOf(worker.incarnation), worker.incarnation, members);
     }
   }
-}
-
-// Whatever an operator does, while the job is in any state: much of it is refused.
-void Cluster::Operate(double share) {
-  const FaultsPart& faults = workload_.faults;
-  const auto any = [&] { return static_cast<std::uint32_t>(world_.dice.Below(workers_.size())); };
-  OperatorActed act{.by = "user 0"};
-  if (world_.Rolled(faults.evictions_per_s * share)) {
-    act.verb = OperatorVerb::kEvict;
-    act.rank = static_cast<Rank>(any());
-    (void)controller_.Act(act).ok();
-    act.rank = kNoRank;
-  }
-  if (world_.Rolled(faults.drains_per_s * share)) {
-    act.verb = OperatorVerb::kDrain;
-    act.host = "h" + std::to_string(world_.HostOf(any()));
-    (void)controller_.Act(act).ok();
-    act.host.clear();
-  }
-  if (world_.Rolled(faults.operator_ends_per_s * share)) {
-    act.verb = OperatorVerb::kEnd;
-    (void)controller_.Act(act).ok();
-  }
-  if (world_.Rolled(faults.operator_pauses_per_s * share)) {
-    act.verb = OperatorVerb::kPause;
-    const Code code = controller_.Act(act).code();
-    if (code == Code::kOk || code == Code::kUnavailable) {  // it may be recorded all the same
-      resumes_at_ = world_.now + FromMs(faults.operator_pause_ms * world_.dice.Unit());
-      world_.Disturbed(resumes_at_);
-    }
-  }
-  if (world_.Rolled(faults.switches_per_s * share)) {
-    const std::vector<EngineOptions> all = AllEngines();
-    Switch(EngineText(Draw(all[world_.dice.Below(all.size())], &world_.dice,
-                           static_cast<int>(workers_.size()), workload_.job.workers)));
-  }
-  if (faults.switch_at_ms > 0 && world_.now.ns >= FromMs(faults.switch_at_ms) && !switched_) {
-    switched_ = Switch(faults.switch_to);
-  }
-  if (resumes_at_.ns == 0 || world_.now < resumes_at_) return;
-  act.verb = OperatorVerb::kResume;
-  world_.Disturbed(world_.now);
-  // Another run, or one that has been ended, is not paused.
-  if (controller_.Act(act).code() != Code::kUnavailable) resumes_at_ = {};
-}
-
-bool Cluster::Switch(const std::string& engine) {
-  const OperatorActed act{.verb = OperatorVerb::kSwitch, .by = "user 0", .spec = engine};
-  return controller_.Act(act).ok();
 }
 
 void Cluster::Cut(std::uint32_t from, std::uint32_t to, Instant until) {
@@ -228,7 +178,7 @@ void Cluster::Forge(std::uint32_t worker) {
       break;
   }
   const auto from = static_cast<std::uint32_t>((worker + 1) % workers_.size());
-  world_.SendToController(from, forged, false);
+  world_.control.SendToController(from, forged, false);
   // At the meshes of all, in its name, in that of another, and in one of its own.
   doors_.Knock(known.incarnation, MeshDoors::ForgedKey());
   doors_.Knock(workers_[from].incarnation(), MeshDoors::ForgedKey());

@@ -4,16 +4,16 @@
 #define PRD_TOOLS_SIM_CLUSTER_RUN_H_
 
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "tools/sim/batch_book.h"
 #include "tools/sim/cluster.h"
+#include "tools/sim/loss_curve.h"
 #include "tools/sim/model_plane.h"
+#include "tools/sim/operator.h"
 #include "tools/sim/replica_book.h"
 #include "tools/sim/run_book.h"
 #include "tools/sim/sim_controller.h"
@@ -42,14 +42,11 @@ class Cluster {
   void LinkFaults(std::uint32_t worker, double share);
   void Relaunch();
   void CheckOut() const;
-  void Operate(double share);
-  bool Switch(const std::string& engine);
   void Forge(std::uint32_t worker);
   void LookForHangs(Instant until);
   std::vector<HangWatch::Worker> Doings() const;
   // It is for a worker's process.
   static bool IsFor(const SimEvent& event);
-  void Evaluate();
   RunId FirstDone() const;
   bool TooLate(const SimWorker& worker) const;
   bool Finished() const;
@@ -71,19 +68,16 @@ class Cluster {
   RunBook runs_;
   ReplicaBook replicas_;
   BatchBook batches_;
+  Operator operator_;
   WorkerParts parts_;
   std::vector<SimWorker> workers_;
+  LossCurve loss_;
   std::unique_ptr<Plane> plane_;
   std::size_t settled_ = 0;  // workers that are through, for a quick look
   bool stop_ = false;
   Traces traces_;
-  std::vector<LossPoint> curve_;
-  std::optional<LossPoint> target_;
   std::set<Incarnation> lost_;                  // whose leases ran out
   std::set<std::pair<RunId, GroupId>> starts_;  // groups of common starts, as the records name them
-  Instant resumes_at_;                          // the operator, what is paused
-  bool switched_ = false;                       // at switch_at_ms
-  std::map<RunId, RunId> numbers_;              // World::NumberOf the newest run with each id
   HangWatch hangs_;
 };
 

@@ -23,10 +23,10 @@ bool Dialogue::Says(const WorkerEnvelope& envelope) {
 // clock that it was let to, whose shards it may not have read.
 void Dialogue::OnHello(const Hello& hello) {
   Replica& replica = world_->replicas[worker_];
-  former_ = world_->NumberOf({.high = hello.former.high});
+  former_ = world_->runs.NumberOf({.high = hello.former.high});
   replica.told = hello.iteration;
   const bool first = !std::exchange(greeted_, true);
-  if (!first || !replica.trained || HasStore(world_->PlanOf(former_))) return;
+  if (!first || !replica.trained || HasStore(world_->runs.PlanOf(former_))) return;
   if (hello.iteration == replica.iteration) return;
   throw Violation("told", WorkerName(worker_) + " says Hello with iteration " +
                               std::to_string(hello.iteration) + ", and its parameters are of " +

@@ -38,7 +38,7 @@ class Loader {
 
   // `again`: the step was whole before, and a pass of it was discarded.
   void BeginStep(bool again);
-  // The next pass. `run` as World::NumberOf. Throws Violation.
+  // The next pass. `run` by its number (run_table.h). Throws Violation.
   void BeginPass(const SessionCore& core, RunId run);
   // What is computed is another attempt at the step.
   void BeginAgain();

@@ -28,7 +28,7 @@ ModelPlane::ModelPlane(World* world, std::vector<SimWorker>* workers, const Mesh
 // ---- processes ----
 
 void ModelPlane::Start(std::uint32_t worker, Incarnation, bool) {
-  lent_[worker].plan = world_->first_plan;
+  lent_[worker].plan = world_->runs.first_plan();
   ++lent_[worker].lives;
 }
 
@@ -59,7 +59,7 @@ void ModelPlane::Perform(std::uint32_t worker, const Action& action) {
   if (std::holds_alternative<BecomeIncarnation>(action)) {
     End(worker, false);
   } else if (const auto* join = std::get_if<JoinRun>(&action)) {
-    lent_[worker].plan = world_->PlanOf(world_->NumberOf(join->welcome.identity));
+    lent_[worker].plan = world_->runs.PlanOf(world_->runs.NumberOf(join->welcome.identity));
     exchange_.Joins(worker, lent_[worker].plan);
   } else if (const auto* gone = std::get_if<ForgetMembers>(&action)) {
     for (const Incarnation out : gone->incarnations) copies_.SourceOut(worker, out);

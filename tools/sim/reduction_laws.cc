@@ -50,15 +50,15 @@ void ReductionLaws::CheckStart(const Reduction& reduction) const {
 
 // False: nobody brings the final average of a run that this one continues.
 bool ReductionLaws::CheckSwitched(const Reduction& reduction) const {
-  const auto former = world_->former.find(reduction.run);
-  if (former == world_->former.end()) return false;
-  const RunId run = former->second.run;
+  const RunTable::Former* former = world_->runs.FormerOf(reduction.run);
+  if (former == nullptr) return false;
+  const RunId run = former->run;
   const Replica* averaged = nullptr;
   double weight = 0;  // of the members that hold it: one, or several that copied it
   for (std::size_t i = 0; i < reduction.members.size(); ++i) {
     const Replica& replica = world_->replicas[reduction.members[i]];
     const GroupMember& member = reduction.group.members[i];
-    if (replica.averaged != run || !former->second.with_model.contains(member.rank)) continue;
+    if (replica.averaged != run || !former->with_model.contains(member.rank)) continue;
     const std::string who = WorkerName(reduction.members[i]);
     if (averaged != nullptr && averaged->tag != replica.tag) {
       throw Violation("switched-model", who + " ended run " + std::to_string(run) +

@@ -20,7 +20,7 @@ void ReplicaBook::Applied(RunId run, GroupId group, std::uint64_t digest) {
 void ReplicaBook::Seen(RunId run, const Record& record) {
   if (!may_differ_) return;
   if (std::holds_alternative<RunStarted>(record.body)) {
-    on_ = AllOrNone(world_->PlanOf(run));
+    on_ = AllOrNone(world_->runs.PlanOf(run));
     run_ = run;
     digests_.clear();
     formed_.clear();

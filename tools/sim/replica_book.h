@@ -29,7 +29,7 @@ class ReplicaBook {
     return faults.flips > 0 || faults.state_not_told != 0;
   }
 
-  // A record has become durable; `run` as World::NumberOf. Throws Violation.
+  // A record has become durable; `run` by its number (run_table.h). Throws Violation.
   void Seen(RunId run, const Record& record);
   // A member of a group has its result, and this digest then.
   void Applied(RunId run, GroupId group, std::uint64_t digest);

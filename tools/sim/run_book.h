@@ -30,7 +30,8 @@ class RunBook {
  public:
   explicit RunBook(const World* world) : world_(world), late_(world->replicas.size(), 0) {}
 
-  // A record has become durable; `run` as World::NumberOf. Throws Violation, as all others here.
+  // A record has become durable; `run` by its number (run_table.h). Throws Violation, as all others
+  // here.
   void Seen(RunId run, const Record& record);
   // The controller has forgotten something; these runs are left as finished by their workers.
   void Forgot(std::set<RunId> finished) { finished_ = std::move(finished); }

@@ -496,7 +496,7 @@ void SimController::Flush() {
     book_.Held(world_->now, world_->now + kRetryWrite);
     return TurnAt(world_->now + kRetryWrite);
   }
-  if (world_->tells_ends()) book_.Check(world_->now, *controller_);
+  if (world_->control.tells_ends()) book_.Check(world_->now, *controller_);
   introductions_.EndTurn();
   const std::optional<Instant> next = controller_->NextDeadline();
   if (next) TurnAt(*next);
@@ -507,7 +507,7 @@ void SimController::Send(const ControllerEnvelope& envelope) {
   laws_->Sent(envelope);
   const std::optional<ControllerEnvelope> other = Twisted(mutation_, envelope);
   introductions_.Sent(other ? *other : envelope);
-  world_->SendToWorker(other ? *other : envelope);
+  world_->control.SendToWorker(other ? *other : envelope);
 }
 
 }  // namespace prd::sim

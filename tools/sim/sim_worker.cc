@@ -108,7 +108,7 @@ void SimWorker::Start() {
   interrupted_ = noticed_ = false;
   loader_.Start();
   launch_ = world->launch;
-  plan_ = world->first_plan;
+  plan_ = world->runs.first_plan();
   done_ = false;
   Replica& own = replica();
   own = Replica();
@@ -125,13 +125,13 @@ void SimWorker::Start() {
   options.hello.model_bytes = static_cast<std::uint64_t>(world->workload.reduce.bytes);
   options.hello.model_hash = 1;
   options.hello.mesh_key = parts_->plane->Key(number_);
-  options.hello.returns_at_once = world->tells_ends();
+  options.hello.returns_at_once = world->control.tells_ends();
   options.hello.batch = world->workload.cluster.batch;
   options.hello.max_share = loader_.max_share();
   options.hello.accumulates = loader_.accumulates();
   options.hello.takes_shares = true;
-  if (world->tells_ends() && world->connections[number_].number == 0) {
-    world->EndConnection(number_, world->now);  // there was none: it gets the first
+  if (world->control.tells_ends() && world->control.ConnectionOf(number_) == 0) {
+    world->control.EndConnection(number_, world->now);  // there was none: it gets the first
   }
   if (world->workload.faults.launcher_restarts_per_s > 0) {
     options.hello.launch = "launch " + std::to_string(launch_);
@@ -153,7 +153,7 @@ void SimWorker::Away(double within_ms, bool killed) {
   Gone(killed);
   phase_ = Phase::kAway;
   wake_.reset();
-  world->EndConnection(number_, world->now);
+  world->control.EndConnection(number_, world->now);
   world->queue.Push(world->now + FromMs(within_ms * world->prng.Unit()), EventKind::kWorkerStarts,
                     number_);
 }
@@ -198,7 +198,7 @@ void SimWorker::BeginPause() {
 }
 
 void SimWorker::OnConnected(std::uint64_t connection) {
-  if (parts_->world->connections[number_].number != connection || phase_ == Phase::kAway) return;
+  if (parts_->world->control.ConnectionOf(number_) != connection || phase_ == Phase::kAway) return;
   Tell([&](Actions* out) { core_.OnConnected(parts_->world->now, out); });
 }
 
@@ -388,14 +388,13 @@ void SimWorker::OnCallDone(const CallDone& done) {
   parts_->plane->Leave(number_, phase_ == Phase::kPausing);
   if (phase_ == Phase::kLeaving) return Away(parts_->world->workload.faults.return_ms);
   if (done.status.code() == Code::kCancelled) return SayLeave();
-  const auto finished = [this](RunId run) {  // or one after it: it is over
-    return run != kNoRun && run <= parts_->world->finished;
-  };
+  const RunTable& runs = parts_->world->runs;
   const bool remains = launch_ != parts_->world->launch;
   // A controller that has forgotten which launch came later may take the one before.
   const bool mixed_up = parts_->world->forgot && parts_->world->launch > 1;
-  const bool over = done.status.code() == Code::kAborted &&
-                    (remains || mixed_up || finished(run_number()) || finished(dialogue_.former()));
+  const bool over =
+      done.status.code() == Code::kAborted &&
+      (remains || mixed_up || runs.Finished(run_number()) || runs.Finished(dialogue_.former()));
   // A worker that is removed before it has received its Welcome is refused.
   const bool dismissed =
       !done.status.ok() && parts_->world->dismissed.contains(core_.incarnation());
@@ -526,15 +525,15 @@ void SimWorker::Perform(Action* action) {
   World* world = parts_->world;
   if (auto* send = std::get_if<SendToController>(action)) {
     OnSent(send->envelope);
-    world->SendToController(number_, send->envelope);
+    world->control.SendToController(number_, send->envelope);
   } else if (const auto* become = std::get_if<BecomeIncarnation>(action)) {
     parts_->plane->Perform(number_, *action);  // of the old one
     return OnBecome(become->incarnation);
   } else if (const auto* join = std::get_if<JoinRun>(action)) {
-    plan_ = world->PlanOf(world->NumberOf(join->welcome.identity));
+    const RunId run = world->runs.NumberOf(join->welcome.identity);
+    plan_ = world->runs.PlanOf(run);
     loader_.Continues(join->welcome.own);
-    parts_->runs->Enters(number_, world->NumberOf(join->welcome.identity), dialogue_.former(),
-                         launch_);
+    parts_->runs->Enters(number_, run, dialogue_.former(), launch_);
     parts_->doors->Join(number_);
   } else if (const auto* announced = std::get_if<AnnouncedMembers>(action)) {
     parts_->doors->Hear(number_, announced->members);

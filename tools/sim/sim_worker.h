@@ -68,7 +68,7 @@ class SimWorker {
   const Plan& plan() const { return core_.welcome().plan; }
   Phase phase() const { return phase_; }
   RunId run() const { return core_.welcome().run; }
-  RunId run_number() const { return parts_->world->NumberOf(core_.welcome().identity); }
+  RunId run_number() const { return parts_->world->runs.NumberOf(core_.welcome().identity); }
   Rank rank() const { return core_.welcome().rank; }
   Incarnation incarnation() const { return core_.incarnation(); }
   const RunIdentity& identity() const { return core_.welcome().identity; }

@@ -124,7 +124,7 @@ class StoreBook {
   static void CheckRead(Shard* shard, const ShardCopy& copy, std::uint32_t number, Iteration clock,
                         bool lockstep, bool torn);
   StorePlan PlanOf(RunId run) const {
-    const StorePlan* plan = StoreOf(world_->PlanOf(run));
+    const StorePlan* plan = StoreOf(world_->runs.PlanOf(run));
     return plan != nullptr ? *plan : StorePlan();
   }
   static void CheckAnew(const Run& run, const PlacementSet& set, std::size_t shard);
