@@ -23,7 +23,7 @@ TEST(Run, AllReduceTakesTheSlowestStepAndTheRing) {
       "[job]\nname = \"sim\"\nengine = \"all-reduce\"\n");
   const RunResult run = Good(workload);
   EXPECT_TRUE(run.all_finished);
-  EXPECT_EQ(run.stats.updates, 100u);
+  EXPECT_EQ(run.stats.throughput.updates(), 100u);
   // 60 ms for the slowest step, 2 * 3/4 * 4 MB at 1 GB/s = 6 ms, two messages of 100 us.
   EXPECT_NEAR(1e3 / run.updates_per_s, 66.2, 0.1);
   EXPECT_NEAR(run.stats.workers[3].IdleShare(), 40.2 / 66.2, 0.01);
@@ -235,7 +235,7 @@ TEST(Run, AThousandWorkers) {
   Workload workload = Loaded("workloads/thousand.toml");
   workload.cluster.seconds = 5;
   const RunResult run = Good(workload);
-  EXPECT_GT(run.stats.updates, 5000u);
+  EXPECT_GT(run.stats.throughput.updates(), 5000u);
   EXPECT_EQ(run.stats.failed_groups, 0u);
   EXPECT_EQ(run.stats.adoptions, 999u);
 }

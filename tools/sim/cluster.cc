@@ -256,7 +256,7 @@ void Cluster::Handle(const SimEvent& event) {
       workers_[event.who].OnConnected(event.what);
       break;
     case EventKind::kEvaluate:
-      if (loss_.Evaluate(stats_.updates)) stop_ = stop_ || options_.stop_at_target;
+      if (loss_.Evaluate(stats_.throughput.updates())) stop_ = stop_ || options_.stop_at_target;
       break;
     case EventKind::kCopied:
     case EventKind::kReduced:
@@ -315,12 +315,13 @@ void Cluster::Fill(RunResult* result) {
   for (const SimWorker& worker : workers_) {
     result->hash = Prng(result->hash ^ worker.Mark()).Next();
   }
-  result->updates_per_s = stats_.UpdatesPerSecond();
+  result->updates_per_s = stats_.throughput.PerSecond();
   double steps_per_s = 0;
   for (std::uint32_t i = 0; i < workers_.size(); ++i) steps_per_s += 1e9 / times_.MeanNs(i);
-  if (stats_.measured_updates > 0) {
-    result->bound_updates_per_s = steps_per_s * static_cast<double>(stats_.measured_updates) /
-                                  static_cast<double>(stats_.measured_members);
+  const Throughput& throughput = stats_.throughput;
+  if (throughput.measured() > 0) {
+    result->bound_updates_per_s = steps_per_s * static_cast<double>(throughput.measured()) /
+                                  static_cast<double>(throughput.members());
   }
   result->curve = loss_.curve();
   result->target = loss_.target();

@@ -41,18 +41,94 @@ std::int64_t Histogram::Quantile(double share) const {
   return 0;
 }
 
+// ---- throughput ----
+
+void Throughput::Add(Instant now, std::uint64_t members) {
+  ++updates_;
+  if (over_) return;
+  if (measured_++ == 0) first_ = now;
+  last_ = now;
+  members_ += members;
+}
+
+double Throughput::PerSecond() const {
+  const auto ns = static_cast<double>(last_ - first_);
+  return ns > 0 ? static_cast<double>(measured_ - 1) / (ns / 1e9) : 0;
+}
+
+// ---- the mean matrix ----
+
+MeanMatrix::MeanMatrix(std::size_t workers) {
+  if (workers > kWorkers) return;
+  size_ = workers;
+  sum_.assign(workers * workers, 0.0);
+}
+
+void MeanMatrix::Add(const GroupFormed& formed) {
+  if (sum_.empty()) return;
+  ++groups_;
+  const double sum = 1 - formed.initial_weight;
+  for (const GroupShare& row : formed.members) {
+    const auto r = static_cast<std::size_t>(row.rank);
+    for (const GroupShare& column : formed.members) {
+      const auto c = static_cast<std::size_t>(column.rank);
+      if (r >= size_ || c >= size_ || sum <= 0) return;
+      sum_[r * size_ + c] += column.weight / sum - (r == c ? 1 : 0);
+    }
+  }
+}
+
+std::optional<double> MeanMatrix::Rho() const {
+  if (groups_ == 0 || size_ < 2) return std::nullopt;
+  SquareMatrix mean(size_, 1);
+  for (std::size_t i = 0; i < size_; ++i) {
+    for (std::size_t j = 0; j < size_; ++j) {
+      mean(i, j) += sum_[i * size_ + j] / static_cast<double>(groups_);
+    }
+  }
+  const std::vector<double> moduli = EigenvalueModuli(mean);
+  if (moduli.empty()) return std::nullopt;
+  return std::min(moduli[1], 1.0);  // the first is 1: rows sum to 1
+}
+
+// ---- iterations ----
+
+void Iterations::MoveTo(Rank rank, Iteration iteration) {
+  const auto index = static_cast<std::size_t>(rank);
+  if (index >= iteration_.size()) iteration_.resize(index + 1, -1);
+  Forget(rank);
+  iteration_[index] = iteration;
+  ++at_[iteration];
+}
+
+bool Iterations::Has(Rank rank) const {
+  const auto index = static_cast<std::size_t>(rank);
+  return index < iteration_.size() && iteration_[index] >= 0;
+}
+
+void Iterations::Forget(Rank rank) {
+  if (!Has(rank)) return;
+  Iteration& iteration = iteration_[static_cast<std::size_t>(rank)];
+  const auto it = at_.find(iteration);
+  if (--it->second == 0) at_.erase(it);
+  iteration = -1;
+}
+
+std::optional<Iteration> Iterations::Gap() const {
+  if (at_.empty()) return std::nullopt;
+  return at_.rbegin()->first - at_.begin()->first;
+}
+
+// ---- records ----
+
 Stats::Stats(std::int64_t worker_count, bool keep_slices, std::size_t slice_limit, bool own_counts,
              bool answers)
     : workers(static_cast<std::size_t>(worker_count)),
       keep_slices_(keep_slices),
       own_counts_(own_counts),
       answers_(answers),
-      slice_limit_(slice_limit) {
-  const auto n = static_cast<std::size_t>(worker_count);
-  if (n > kMatrixWorkers) return;
-  matrix_size_ = n;
-  matrix_.assign(n * n, 0.0);
-}
+      slice_limit_(slice_limit),
+      matrix_(workers.size()) {}
 
 void Stats::AddSlice(std::uint32_t worker, Slice::Kind kind, Instant from, Instant to) {
   WorkerStats& of = workers[worker];
@@ -63,29 +139,12 @@ void Stats::AddSlice(std::uint32_t worker, Slice::Kind kind, Instant from, Insta
   if (keep_slices_ && slices.size() < slice_limit_) slices.push_back({worker, kind, from, to});
 }
 
-void Stats::MoveTo(Rank rank, Iteration iteration) {
-  const auto index = static_cast<std::size_t>(rank);
-  if (index >= iteration_.size()) iteration_.resize(index + 1, -1);
-  Forget(rank);
-  iteration_[index] = iteration;
-  ++at_[iteration];
-}
-
-void Stats::Forget(Rank rank) {
-  const auto index = static_cast<std::size_t>(rank);
-  if (index >= iteration_.size() || iteration_[index] < 0) return;
-  const auto it = at_.find(iteration_[index]);
-  if (--it->second == 0) at_.erase(it);
-  iteration_[index] = -1;
-}
-
 void Stats::Seen(const Record& record) {
   // A job that begins anew has workers of its own.
   if (std::holds_alternative<RunStarted>(record.body)) {
     run_ = record.run;
     running_.clear();
-    at_.clear();
-    iteration_.clear();
+    iterations_ = {};
   }
   if (record.run != run_) return;
   if (const auto* formed = std::get_if<GroupFormed>(&record.body)) OnFormed(*formed);
@@ -93,7 +152,8 @@ void Stats::Seen(const Record& record) {
   if (const auto* of = std::get_if<QueryAnswered>(&record.body); of != nullptr && answers_) {
     OnAnswered(record.now, *of);
   }
-  if (const auto* set = std::get_if<NeighboursSet>(&record.body)) MoveTo(set->rank, set->at);
+  if (const auto* set = std::get_if<NeighboursSet>(&record.body))
+    iterations_.MoveTo(set->rank, set->at);
   if (const auto* from = std::get_if<FromWorker>(&record.body)) {
     const auto* ready = std::get_if<Ready>(&from->envelope.body);
     dropped += ready != nullptr ? ready->dropped : 0;
@@ -102,12 +162,11 @@ void Stats::Seen(const Record& record) {
   if (std::holds_alternative<LeaseExpired>(record.body)) ++expired;
   if (std::holds_alternative<AdoptOrdered>(record.body)) ++adoptions;
   if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) {
-    MoveTo(joined->rank, joined->iteration);
-    if (!measured_from) measured_from = record.now;
+    iterations_.MoveTo(joined->rank, joined->iteration);
   }
   if (const auto* left = std::get_if<WorkerLeft>(&record.body)) {
-    Forget(left->rank);
-    if (left->why == LeftReason::kFinished && !measured_to) measured_to = record.now;
+    iterations_.Forget(left->rank);
+    if (left->why == LeftReason::kFinished) throughput.End();
   }
 }
 
@@ -115,17 +174,13 @@ void Stats::Seen(const Record& record) {
 void Stats::OnAnswered(Instant now, const QueryAnswered& answered) {
   const auto worker = static_cast<std::size_t>(answered.rank);
   if (worker < workers.size()) workers[worker].skipped += answered.next - answered.iteration;
-  MoveTo(answered.rank, answered.next);
-  gap.Add(at_.rbegin()->first - at_.begin()->first);
-  Count(now, 1);
+  iterations_.MoveTo(answered.rank, answered.next);
+  AddGap();
+  throughput.Add(now, 1);
 }
 
-void Stats::Count(Instant now, std::uint64_t by) {
-  ++updates;
-  if (measured_to) return;
-  if (measured_updates++ == 0) first_update_ = now;
-  last_update_ = now;
-  measured_members += by;
+void Stats::AddGap() {
+  if (const std::optional<Iteration> between = iterations_.Gap()) gap.Add(*between);
 }
 
 void Stats::OnFormed(const GroupFormed& formed) {
@@ -142,9 +197,9 @@ void Stats::OnFormed(const GroupFormed& formed) {
   }
   for (const GroupShare& share : formed.members) {
     staleness.Add(largest - share.iteration);
-    MoveTo(share.rank, share.iteration);
+    iterations_.MoveTo(share.rank, share.iteration);
   }
-  if (!at_.empty()) gap.Add(at_.rbegin()->first - at_.begin()->first);
+  AddGap();
   running_[formed.id] = formed;
 }
 
@@ -159,9 +214,8 @@ void Stats::OnEnded(Instant now, const GroupEnded& ended) {
   }
   Succeeded(now, formed);
   for (const GroupShare& share : formed.members) {
-    const auto index = static_cast<std::size_t>(share.rank);
-    const bool joined = index < iteration_.size() && iteration_[index] >= 0;
-    if (joined && !own_counts_) MoveTo(share.rank, formed.iteration);
+    if (!own_counts_ && iterations_.Has(share.rank))
+      iterations_.MoveTo(share.rank, formed.iteration);
   }
 }
 
@@ -172,36 +226,8 @@ void Stats::Unreported(Instant now, const GroupFormed& formed) {
 }
 
 void Stats::Succeeded(Instant now, const GroupFormed& formed) {
-  Count(now, static_cast<std::uint64_t>(Contributors(formed)));
-  if (matrix_.empty() || formed.kind == GroupKind::kRound) return;
-  ++matrix_groups_;
-  const double sum = 1 - formed.initial_weight;
-  for (const GroupShare& row : formed.members) {
-    const auto r = static_cast<std::size_t>(row.rank);
-    for (const GroupShare& column : formed.members) {
-      const auto c = static_cast<std::size_t>(column.rank);
-      if (r >= matrix_size_ || c >= matrix_size_ || sum <= 0) return;
-      matrix_[r * matrix_size_ + c] += column.weight / sum - (r == c ? 1 : 0);
-    }
-  }
-}
-
-double Stats::UpdatesPerSecond() const {
-  const auto ns = static_cast<double>(last_update_ - first_update_);
-  return ns > 0 ? static_cast<double>(measured_updates - 1) / (ns / 1e9) : 0;
-}
-
-std::optional<double> Stats::Rho() const {
-  if (matrix_groups_ == 0 || matrix_size_ < 2) return std::nullopt;
-  SquareMatrix mean(matrix_size_, 1);
-  for (std::size_t i = 0; i < matrix_size_; ++i) {
-    for (std::size_t j = 0; j < matrix_size_; ++j) {
-      mean(i, j) += matrix_[i * matrix_size_ + j] / static_cast<double>(matrix_groups_);
-    }
-  }
-  const std::vector<double> moduli = EigenvalueModuli(mean);
-  if (moduli.empty()) return std::nullopt;
-  return std::min(moduli[1], 1.0);  // the first is 1: rows sum to 1
+  throughput.Add(now, static_cast<std::uint64_t>(Contributors(formed)));
+  if (formed.kind != GroupKind::kRound) matrix_.Add(formed);
 }
 
 }  // namespace prd::sim

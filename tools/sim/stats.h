@@ -57,12 +57,61 @@ class Histogram {
   std::uint64_t total_ = 0;
 };
 
+// Updates: training groups, rounds and answers that succeeded. Those until the first worker
+// finishes are measured.
+class Throughput {
+ public:
+  // A worker has finished.
+  void End() { over_ = true; }
+  // One of so many members.
+  void Add(Instant now, std::uint64_t members);
+
+  std::uint64_t updates() const { return updates_; }    // in all
+  std::uint64_t measured() const { return measured_; }  // of these
+  std::uint64_t members() const { return members_; }    // of the groups of those measured
+  // From the end of the first measured update to that of the last. 0 with fewer than two.
+  double PerSecond() const;
+
+ private:
+  std::uint64_t updates_ = 0, measured_ = 0, members_ = 0;
+  bool over_ = false;
+  Instant first_, last_;  // measured
+};
+
+// The mean synchronisation matrix E[W_k] over the groups that succeeded (P-Reduce, Assumption 1.3).
+// Kept for at most kWorkers.
+class MeanMatrix {
+ public:
+  static constexpr std::size_t kWorkers = 256;
+  explicit MeanMatrix(std::size_t workers);
+  void Add(const GroupFormed& formed);
+  // rho = max(|lambda_2|, |lambda_N|); of the second largest modulus where weights make it
+  // asymmetric. nullopt: no group, or more than kWorkers workers.
+  std::optional<double> Rho() const;
+
+ private:
+  std::vector<double> sum_;  // over groups of W_k - I, row by row; empty: not kept
+  std::size_t size_ = 0;
+  std::uint64_t groups_ = 0;
+};
+
+// Where the joined workers are.
+class Iterations {
+ public:
+  void MoveTo(Rank rank, Iteration iteration);
+  void Forget(Rank rank);
+  bool Has(Rank rank) const;
+  // Between the largest and the least of all; nullopt: nobody has joined.
+  std::optional<Iteration> Gap() const;
+
+ private:
+  std::map<Iteration, std::int64_t> at_;  // workers by iteration
+  std::vector<Iteration> iteration_;      // by rank; -1: not joined
+};
+
 // Counts records; see RunResult for what becomes of it.
 class Stats {
  public:
-  // Mean synchronisation matrices are kept for at most this many workers.
-  static constexpr std::size_t kMatrixWorkers = 256;
-
   // `own_counts`: members of a group keep their own iteration. `answers`: without groups, each
   // answer lets a worker make an update (NeighbourPlan, StorePlan).
   Stats(std::int64_t workers, bool slices, std::size_t slice_limit, bool own_counts = false,
@@ -78,14 +127,7 @@ class Stats {
   void Unreported(Instant now, const GroupFormed& formed);
   void AddSlice(std::uint32_t worker, Slice::Kind kind, Instant from, Instant to);
 
-  // Training groups (and rounds) that succeeded, and between which instants: from the end of the
-  // common start until the first worker finishes.
-  std::uint64_t updates = 0;           // in all
-  std::uint64_t measured_updates = 0;  // within these
-  std::uint64_t measured_members = 0;  // of their groups
-  std::optional<Instant> measured_from;
-  std::optional<Instant> measured_to;
-
+  Throughput throughput;
   std::uint64_t groups = 0;  // for training
   std::uint64_t failed_groups = 0;
   std::uint64_t conflicts = 0;  // groups that had to be serialised (GroupFormed::conflict)
@@ -104,21 +146,14 @@ class Stats {
   std::vector<WorkerStats> workers;
   std::vector<Slice> slices;
 
-  // From the end of the first measured update to that of the last. 0 with fewer than two.
-  double UpdatesPerSecond() const;
-  // rho = max(|lambda_2|, |lambda_N|) of the mean synchronisation matrix E[W_k] over the groups
-  // that succeeded (P-Reduce, Assumption 1.3); of the second largest modulus where weights make it
-  // asymmetric. nullopt: no group, or more than kMatrixWorkers workers.
-  std::optional<double> Rho() const;
+  std::optional<double> Rho() const { return matrix_.Rho(); }  // as MeanMatrix
 
  private:
   void OnAnswered(Instant now, const QueryAnswered& answered);
-  void Count(Instant now, std::uint64_t by);
   void OnFormed(const GroupFormed& formed);
   void OnEnded(Instant now, const GroupEnded& ended);
   void Succeeded(Instant now, const GroupFormed& formed);
-  void MoveTo(Rank rank, Iteration iteration);
-  void Forget(Rank rank);
+  void AddGap();
 
   bool keep_slices_;
   bool own_counts_;
@@ -126,12 +161,8 @@ class Stats {
   std::size_t slice_limit_;
   RunId run_ = kNoRun;
   std::map<GroupId, GroupFormed> running_;
-  Instant first_update_, last_update_;  // measured
-  std::vector<double> matrix_;          // sum over groups of W_k - I, row by row; empty: not kept
-  std::size_t matrix_size_ = 0;
-  std::uint64_t matrix_groups_ = 0;
-  std::map<Iteration, std::int64_t> at_;  // joined workers by iteration
-  std::vector<Iteration> iteration_;      // by rank; -1: not joined
+  MeanMatrix matrix_;
+  Iterations iterations_;
 };
 
 }  // namespace prd::sim
