@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -14,9 +12,11 @@
 #include "tools/sim/copy_book.h"
 #include "tools/sim/group_book.h"
 #include "tools/sim/item_book.h"
+#include "tools/sim/mass_book.h"
 #include "tools/sim/mesh_values.h"
 #include "tools/sim/names.h"
 #include "tools/sim/network.h"
+#include "tools/sim/node_replica.h"
 #include "tools/sim/replica_book.h"
 #include "tools/sim/sim_device.h"
 #include "tools/sim/sim_worker.h"
@@ -25,8 +25,6 @@
 namespace prd::sim {
 namespace {
 
-constexpr std::size_t kAveraged = 2;  // numbers of averaged state
-constexpr std::size_t kKept = 1;      // and of kept state
 constexpr std::uint64_t kOwnSequence = 0x6d657368u;
 
 // The network's time begins later: Instant{0} is a mesh's "at once".
@@ -52,15 +50,13 @@ double DrawDevices(std::uint64_t seed) {
 
 class MeshPlane;
 
-struct Node final : public MeshEvents, public StepReplica {
+struct Node final : public MeshEvents {
   MeshPlane* plane = nullptr;
   std::uint32_t worker = 0;
   std::uint64_t life = 0;
   bool accumulates = false;
-  std::vector<double> averaged, kept;
-  std::unique_ptr<ReplicaStore> store;
-  SimDevice* device = nullptr;  // null: in host memory
-  std::unique_ptr<Mesh> mesh;   // null: it has ended
+  NodeReplica replica;
+  std::unique_ptr<Mesh> mesh;  // null: it has ended
   SimNetwork::Process process = 0;
   bool woken = false;
   std::optional<Alarm> deadline;             // of its mesh
@@ -68,29 +64,8 @@ struct Node final : public MeshEvents, public StepReplica {
   std::vector<std::function<void()>> heard;  // from the mesh, to be told to the core
   std::optional<Group> group;                // that is reduced,
   Reduced what;
-  Plan plan;                   // of its run, as it was told
-  std::vector<double> before;  // on what
+  Plan plan;  // of its run, as it was told
   bool fetching = false, sampling = false;
-
-  // What its memory is asked for so far is done, before anybody looks.
-  void Settle() const {
-    if (device != nullptr) device->Settle();
-  }
-
-  // StepReplica
-  Iteration iteration() const override { return store->iteration; }
-  std::int64_t AddInbox() override {
-    const std::int64_t rounds = store->AddInbox();
-    Settle();
-    return rounds;
-  }
-  Inbox TakeInbox() override {
-    const Inbox inbox{.rounds = store->inbox_rounds, .iteration = store->inbox_iteration};
-    const bool taken = store->TakeInbox();
-    Settle();
-    return taken ? inbox : Inbox();
-  }
-  std::uint64_t Digest() const override { return store->memory->DigestOf(store->trained); }
 
   void OnReduced(GroupId group, const Status& status, std::uint64_t sent,
                  const std::vector<Rank>& unreachable, std::uint64_t digest) override;
@@ -119,6 +94,7 @@ class MeshPlane final : public Plane {
         direct_bytes_(prng_.Below(2) == 0 ? 0 : 1 << 16),
         devices_(DrawDevices(world->seed)),
         nodes_(workers->size()),
+        masses_(workers->size()),
         copies_(workers->size()),
         groups_(workers->size()),
         items_(workers->size()) {
@@ -140,7 +116,7 @@ class MeshPlane final : public Plane {
   }
   MeshKey Key(std::uint32_t worker) const override { return nodes_[worker].mesh->key(); }
 
-  bool Torn(std::uint32_t worker) const override { return nodes_[worker].store->torn; }
+  bool Torn(std::uint32_t worker) const override { return nodes_[worker].replica.store()->torn; }
   std::uint64_t Mark(std::uint32_t worker) const override {
     return Replica{.x = world_->replicas[worker].x}.Digest();
   }
@@ -148,10 +124,10 @@ class MeshPlane final : public Plane {
   void Enter(std::uint32_t worker, PlaneCall call) override;
   void Ask(std::uint32_t worker) override;
   void Leave(std::uint32_t worker, bool pauses) override;
-  StepReplica* Lent(std::uint32_t worker) override { return &nodes_[worker]; }
+  StepReplica* Lent(std::uint32_t worker) override { return &nodes_[worker].replica; }
   void BeforeApply(std::uint32_t worker) override {
-    nodes_[worker].store->BeforeApply();
-    nodes_[worker].Settle();
+    nodes_[worker].replica.store()->BeforeApply();
+    nodes_[worker].replica.Settle();
   }
   void AfterApply(std::uint32_t worker, Iteration iteration, bool group) override;
   void Perform(std::uint32_t worker, const Action& action) override;
@@ -161,10 +137,6 @@ class MeshPlane final : public Plane {
 
  private:
   friend struct Node;
-  struct Mass {
-    std::size_t members = 0;
-    double before = 0, after = 0, scale = 1;
-  };
 
   Instant Now() const { return network_.now(); }
   void After(DurationNs delay, std::function<void()> what) {
@@ -173,17 +145,25 @@ class MeshPlane final : public Plane {
   void Wake(Node* node);
   void Serve(Node* node);
   void Hear(Node* node, std::function<void()> what) { node->heard.push_back(std::move(what)); }
-  template <typename F>
-  void Tell(Node* node, F input) {
-    Hear(node, [this, node, input] { (*workers_)[node->worker].Hear(input); });
+  // A method of the core is called, with what it takes between the time and its actions.
+  template <typename Method, typename... Args>
+  void Tell(Node* node, Method method, const Args&... args) {
+    Hear(node, [=, this] {
+      (*workers_)[node->worker].Hear([&](SessionCore* core, Instant now, Actions* out) {
+        (core->*method)(now, args..., out);
+      });
+    });
   }
-  void UseDevice(Node* node);
+  std::unique_ptr<SimDevice> MakeDevice(Node* node);
   void Join(Node* node, const Welcome& welcome);
   // The worker has begun nothing, as far as is known.
-  void Clear(std::uint32_t worker) {
-    copies_.Clear(worker);
-    groups_.Clear(worker);
-    items_.Clear(worker);
+  void Clear(Node* node) {
+    node->group.reset();
+    node->fetching = node->sampling = false;
+    node->heard.clear();
+    copies_.Clear(node->worker);
+    groups_.Clear(node->worker);
+    items_.Clear(node->worker);
   }
   void Exchange(Node* node, const Action& action);
   void Reduce(Node* node, const StartReduce& start);
@@ -191,10 +171,10 @@ class MeshPlane final : public Plane {
                const std::vector<Rank>& unreachable, std::uint64_t digest);
   void Copy(std::uint32_t worker, CopyBook::Kind kind, const GroupMember& source);
   void MayBreak(double probability, std::uint32_t a, std::uint32_t b);
-  // All that the worker holds: parameters, averaged state, and what is to be added to them.
-  std::vector<double> Held(const Node& node) const;
-  void CheckMass(Node* node);
-  void CheckHonest(const Node& node, const Status& status) const;
+  void CheckMass(const Node& node);
+  static void CheckHonest(const Node& node, const Status& status);
+  // The worker ends `what`, which it has begun, or not.
+  static void CheckStarted(const Node& node, bool begun, const std::string& what);
   void Say(const Node& node, const std::string& what) const;
 
   World* world_;
@@ -208,7 +188,7 @@ class MeshPlane final : public Plane {
   const double devices_;  // of the workers, so many train on one
   std::vector<Node> nodes_;
   std::size_t processes_ = 0;
-  std::map<std::pair<RunId, GroupId>, Mass> masses_;
+  MassBook masses_;
   CopyBook copies_;
   GroupBook groups_;
   ItemBook items_;
@@ -238,15 +218,17 @@ void MeshPlane::Serve(Node* node) {
       worker.phase() != SimWorker::Phase::kDone) {
     return worker.Kill();
   }
-  node->Settle();
-  if (node->group && node->what.landing == Landing::kInbox) node->before = Held(*node);
-  groups_.GoesOn(node->worker, *node->store);
-  copies_.Is(node->worker, *node->store);
+  node->replica.Settle();
+  if (node->group && node->what.landing == Landing::kInbox) {
+    masses_.Holds(node->worker, node->replica.Held());
+  }
+  groups_.GoesOn(node->worker, *node->replica.store());
+  copies_.Is(node->worker, *node->replica.store());
   node->mesh->Service(Now());
-  node->Settle();
-  copies_.Is(node->worker, *node->store);
+  node->replica.Settle();
+  copies_.Is(node->worker, *node->replica.store());
   Replica& own = world_->replicas[node->worker];
-  own.iteration = node->store->iteration;
+  own.iteration = node->replica.store()->iteration;
   for (const std::function<void()>& tell : std::exchange(node->heard, {})) {
     if (node->life == life && node->mesh != nullptr) tell();
   }
@@ -261,27 +243,14 @@ void MeshPlane::Start(std::uint32_t worker, Incarnation incarnation, bool accumu
   Replica& own = world_->replicas[worker];
   PRD_CHECK(node.mesh == nullptr && !own.x.empty());
   const std::uint64_t life = ++node.life;
-  node.woken = node.fetching = node.sampling = false;
+  node.woken = false;
   node.deadline->Set(std::nullopt);
   node.accumulates = accumulates;
-  node.heard.clear();
-  node.group.reset();
-  Clear(worker);
-  node.averaged.assign(kAveraged, 0.0);
-  node.kept.assign(kKept, 0.0);
+  Clear(&node);
   own.gradient.assign(own.x.size(), 0.0);
   for (double& value : own.x) value += 1e-3 * prng_.Unit();  // until the common start
-  const std::size_t half = (own.x.size() + 1) / 2;
-  const auto halves = [half](std::vector<double>* all) {
-    return std::vector<Tensor>{{all->data(), half, DType::kF64},
-                               {all->data() + half, all->size() - half, DType::kF64}};
-  };
-  node.store = std::make_unique<ReplicaStore>();
-  node.device = nullptr;
-  if (devices_ > 0 && prng_.Unit() < devices_) UseDevice(&node);
-  node.store->SetTensors(halves(&own.x), halves(&own.gradient),
-                         {{node.averaged.data(), kAveraged, DType::kF64, true},
-                          {node.kept.data(), kKept, DType::kF64, false}});
+  const bool on_device = devices_ > 0 && prng_.Unit() < devices_;
+  node.replica.Make(&own.x, &own.gradient, on_device ? MakeDevice(&node) : nullptr);
   auto transport =
       network_.Start(static_cast<std::size_t>(world_->HostOf(worker)), [this, node = &node, life] {
         if (node->life == life) Wake(node);
@@ -294,25 +263,21 @@ void MeshPlane::Start(std::uint32_t worker, Incarnation incarnation, bool accumu
                         .chunk_bytes = chunk_bytes_,
                         .direct_bytes = direct_bytes_};
   Result<std::unique_ptr<Mesh>> made =
-      Mesh::Create(std::move(transport), options, node.store.get(), &node);
+      Mesh::Create(std::move(transport), options, node.replica.store(), &node);
   PRD_CHECK(made.ok());
   node.mesh = std::move(*made);
   Wake(&node);
 }
 
-void MeshPlane::UseDevice(Node* node) {
-  const std::uint64_t life = node->life;
-  auto device = std::make_unique<SimDevice>(
-      prng_.Next(), SimDevice::Clock{.after =
-                                         [this](DurationNs delay, std::function<void()> what) {
-                                           After(delay, std::move(what));
-                                         },
-                                     .wake =
-                                         [this, node, life] {
-                                           if (node->life == life) Wake(node);
-                                         }});
-  node->device = device.get();
-  node->store->UseMemory(std::move(device));
+std::unique_ptr<SimDevice> MeshPlane::MakeDevice(Node* node) {
+  const SimDevice::Clock clock{
+      .after = [this](DurationNs delay,
+                      std::function<void()> what) { After(delay, std::move(what)); },
+      .wake =
+          [this, node, life = node->life] {
+            if (node->life == life) Wake(node);
+          }};
+  return std::make_unique<SimDevice>(prng_.Next(), clock);
 }
 
 void MeshPlane::End(std::uint32_t worker, bool killed) {
@@ -329,15 +294,15 @@ void MeshPlane::End(std::uint32_t worker, bool killed) {
 void MeshPlane::Enter(std::uint32_t worker, PlaneCall call) {
   if (nodes_[worker].mesh == nullptr) return;
   groups_.Enters(worker);
-  nodes_[worker].store->BeginCall(call == PlaneCall::kStep);
-  nodes_[worker].Settle();
+  nodes_[worker].replica.store()->BeginCall(call == PlaneCall::kStep);
+  nodes_[worker].replica.Settle();
 }
 
 void MeshPlane::Ask(std::uint32_t worker) {
   Node& node = nodes_[worker];
   if (node.mesh == nullptr) return;
-  node.store->lent = true;
-  copies_.Is(worker, *node.store);
+  node.replica.store()->lent = true;
+  copies_.Is(worker, *node.replica.store());
   node.mesh->ServeWaiting(Now());
   Wake(&node);
 }
@@ -345,11 +310,11 @@ void MeshPlane::Ask(std::uint32_t worker) {
 void MeshPlane::Leave(std::uint32_t worker, bool pauses) {
   Node& node = nodes_[worker];
   if (node.mesh == nullptr) return;
-  node.store->GiveBack();
-  node.Settle();
-  if (pauses) node.store->LeaveCopy();
-  node.store->EndCall();
-  node.Settle();
+  node.replica.store()->GiveBack();
+  node.replica.Settle();
+  if (pauses) node.replica.store()->LeaveCopy();
+  node.replica.store()->EndCall();
+  node.replica.Settle();
   Wake(&node);
 }
 
@@ -359,11 +324,7 @@ void MeshPlane::AfterApply(std::uint32_t worker, Iteration iteration, bool group
   if (group && world_->workload.faults.state_not_told != 0) {
     own.x[0] += static_cast<double>(own.state % 1024) / 1024;
   }
-  for (double& value : node.averaged) value += 0.125;
-  for (double& value : node.kept) value += 1;
-  node.store->TakeAveraged();
-  node.Settle();
-  node.store->iteration = iteration;
+  node.replica.Applied(iteration);
 }
 
 // ---- what the core wants ----
@@ -373,17 +334,14 @@ void MeshPlane::Perform(std::uint32_t worker, const Action& action) {
   if (node->mesh == nullptr) return;
   Mesh& mesh = *node->mesh;
   const Instant now = Now();
-  copies_.Is(worker, *node->store);
+  copies_.Is(worker, *node->replica.store());
   if (const auto* send = std::get_if<SendToController>(&action)) {
     const auto* through = std::get_if<Finished>(&send->envelope.body);
     if (through == nullptr) return;
     mesh.CallOff(through->group);
   } else if (const auto* become = std::get_if<BecomeIncarnation>(&action)) {
     mesh.SetIncarnation(become->incarnation);
-    node->group.reset();
-    node->fetching = node->sampling = false;
-    node->heard.clear();
-    Clear(worker);
+    Clear(node);
   } else if (const auto* join = std::get_if<JoinRun>(&action)) {
     Join(node, join->welcome);
   } else if (const auto* announced = std::get_if<AnnouncedMembers>(&action)) {
@@ -395,7 +353,7 @@ void MeshPlane::Perform(std::uint32_t worker, const Action& action) {
   } else if (std::holds_alternative<CancelReduce>(action)) {
     mesh.CancelReduce();
     node->group.reset();
-    groups_.Cancelled(worker, *node->store);
+    groups_.Cancelled(worker, *node->replica.store());
   } else if (const auto* give_up = std::get_if<GiveUpReduce>(&action)) {
     mesh.GiveUpReduce(give_up->reason);
   } else if (const auto* fetch = std::get_if<StartFetch>(&action)) {
@@ -424,35 +382,32 @@ void MeshPlane::Perform(std::uint32_t worker, const Action& action) {
     copies_.Asks(worker, probe->targets);
     mesh.Probe(now, probe->targets);
   } else if (std::holds_alternative<Deposit>(action)) {
-    node->store->Deposit();
+    node->replica.store()->Deposit();
   } else {
     Exchange(node, action);
   }
-  node->Settle();
+  node->replica.Settle();
   Wake(node);
 }
 
 // What workers with neighbours, or shards, do among themselves.
 void MeshPlane::Exchange(Node* node, const Action& action) {
   const Incarnation self = (*workers_)[node->worker].incarnation();
-  items_.Before(node->worker, self, action, *node->store);
+  items_.Before(node->worker, self, action, *node->replica.store());
   std::visit(
       [&](const auto& what) {
         if constexpr (requires { node->mesh->Do(Now(), what); }) node->mesh->Do(Now(), what);
       },
       action);
-  world_->replicas[node->worker].iteration = node->store->iteration;
-  node->Settle();
-  items_.After(node->worker, action, *node->store);
+  world_->replicas[node->worker].iteration = node->replica.store()->iteration;
+  node->replica.Settle();
+  items_.After(node->worker, action, *node->replica.store());
 }
 
 void MeshPlane::Join(Node* node, const Welcome& welcome) {
-  node->group.reset();
-  node->fetching = node->sampling = false;
-  node->heard.clear();
-  Clear(node->worker);
+  Clear(node);
   node->plan = welcome.plan;
-  node->store->keeps_gradients = node->accumulates && welcome.batch > 0;
+  node->replica.store()->keeps_gradients = node->accumulates && welcome.batch > 0;
   node->mesh->JoinRun(welcome.identity.high, welcome.plan, welcome.lease_ms * kMillisecond,
                       {.security = welcome.mesh_security});
 }
@@ -460,7 +415,7 @@ void MeshPlane::Join(Node* node, const Welcome& welcome) {
 void MeshPlane::Copy(std::uint32_t worker, CopyBook::Kind kind, const GroupMember& source) {
   const Node& from = nodes_[WorkerOf(source.incarnation)];
   copies_.Begins(worker, kind, source.incarnation,
-                 from.mesh != nullptr ? from.store.get() : nullptr);
+                 from.mesh != nullptr ? from.replica.store() : nullptr);
 }
 
 void MeshPlane::MayBreak(double probability, std::uint32_t a, std::uint32_t b) {
@@ -472,20 +427,18 @@ void MeshPlane::MayBreak(double probability, std::uint32_t a, std::uint32_t b) {
 }
 
 void MeshPlane::Reduce(Node* node, const StartReduce& start) {
-  if (const Status whole = node->store->Whole(); !whole.ok() && !start.in_place) {
-    return Tell(node, [whole](SessionCore* core, Instant now, Actions* out) {
-      core->Fail(now, whole, out);
-    });
+  if (const Status whole = node->replica.store()->Whole(); !whole.ok() && !start.in_place) {
+    return Tell(node, &SessionCore::Fail, whole);
   }
   Say(*node, "begins group " + std::to_string(start.group.id));
   node->group = start.group;
   node->what = start.what;
-  node->before = Held(*node);
+  masses_.Holds(node->worker, node->replica.Held());
   const SharedList<GroupMember>& members = start.group.members;
   const std::uint32_t other = WorkerOf(members[prng_.Below(members.size())].incarnation);
   MayBreak(world_->workload.faults.reduce_fails, node->worker, other);
   const RunId run = (*workers_)[node->worker].run_number();
-  groups_.Begins(node->worker, run, start, node->plan, *node->store);
+  groups_.Begins(node->worker, run, start, node->plan, *node->replica.store());
   node->mesh->StartReduce(Now(), start.group, start.what, start.gain, start.in_place);
 }
 
@@ -498,16 +451,13 @@ void Node::OnReduced(GroupId id, const Status& status, std::uint64_t sent,
 
 void MeshPlane::Reduced(Node* node, GroupId id, const Status& status, std::uint64_t sent,
                         const std::vector<Rank>& unreachable, std::uint64_t digest) {
-  node->Settle();
+  node->replica.Settle();
   Say(*node, "ends group " + std::to_string(id) + ": " + status.ToString());
   CheckHonest(*node, status);
-  if (!node->group || node->group->id != id) {
-    throw Violation("started", WorkerName(node->worker) + " ends group " + std::to_string(id) +
-                                   ", which it is not in");
-  }
-  groups_.Ends(node->worker, status.ok(), *node->store);
+  CheckStarted(*node, node->group && node->group->id == id, "group " + std::to_string(id));
+  groups_.Ends(node->worker, status.ok(), *node->replica.store());
   if (status.ok()) {
-    CheckMass(node);
+    CheckMass(*node);
     if (node->group->kind == GroupKind::kInitial) {
       world_->replicas[node->worker].trained = true;
     }
@@ -524,137 +474,100 @@ void MeshPlane::Reduced(Node* node, GroupId id, const Status& status, std::uint6
 }
 
 void Node::OnFetched(const Status& status, Iteration at) {
-  Settle();
+  replica.Settle();
   plane->Say(*this, "has copied: " + status.ToString());
-  plane->CheckHonest(*this, status);
-  if (!std::exchange(fetching, false)) {
-    throw Violation("started", WorkerName(worker) + " ends a copy that it has not begun");
-  }
-  plane->groups_.Copied(worker, status.ok(), *store);
-  if (status.ok()) plane->copies_.Copied(worker, *store);
+  MeshPlane::CheckHonest(*this, status);
+  MeshPlane::CheckStarted(*this, std::exchange(fetching, false), "a copy");
+  plane->groups_.Copied(worker, status.ok(), *replica.store());
+  if (status.ok()) plane->copies_.Copied(worker, *replica.store());
   plane->copies_.Ends(worker, CopyBook::Kind::kReplica);
   const Iteration in_inbox =
-      status.ok() ? std::max<Iteration>(0, at - store->iteration) : Iteration{0};
+      status.ok() ? std::max<Iteration>(0, at - replica.store()->iteration) : Iteration{0};
   if (status.ok()) plane->world_->replicas[worker].trained = true;
-  plane->Tell(this, [this, status, at, in_inbox](SessionCore* core, Instant now, Actions* out) {
-    core->OnFetched(now, status, at, out, in_inbox);
+  plane->Hear(this, [this, status, at, in_inbox] {
+    (*plane->workers_)[worker].Hear([&](SessionCore* core, Instant now, Actions* out) {
+      core->OnFetched(now, status, at, out, in_inbox);
+    });
   });
 }
 
 void Node::OnSampled(const Status& status, const std::shared_ptr<Buffer>& row) {
   plane->Say(*this, "has copied parameters: " + status.ToString());
-  plane->CheckHonest(*this, status);
-  if (!std::exchange(sampling, false)) {
-    throw Violation("started", WorkerName(worker) + " ends a sample that it has not begun");
-  }
+  MeshPlane::CheckHonest(*this, status);
+  MeshPlane::CheckStarted(*this, std::exchange(sampling, false), "a sample");
   if (status.ok()) {
     plane->copies_.Copied(worker, mesh::Bytes(row->data(), row->data() + row->size()));
   }
   plane->copies_.Ends(worker, CopyBook::Kind::kParameters);
-  plane->Tell(this, [status](SessionCore* core, Instant now, Actions* out) {
-    core->OnCopiedForAverage(now, status, out);
-  });
+  plane->Tell(this, &SessionCore::OnCopiedForAverage, status);
 }
 
 void Node::OnProbed(Rank rank, Incarnation of) {
   plane->copies_.Answers(worker, of);
-  plane->Tell(this, [rank, of](SessionCore* core, Instant now, Actions* out) {
-    core->OnProbed(now, rank, of, out);
-  });
+  plane->Tell(this, &SessionCore::OnProbed, rank, of);
 }
 
 void Node::OnNote(Incarnation from, const PeerMessage& note) {
-  plane->Tell(this, [from, note](SessionCore* core, Instant now, Actions* out) {
-    core->OnNote(now, from, note, out);
-  });
+  plane->Tell(this, &SessionCore::OnNote, from, note);
 }
 
 void Node::OnRequest(Incarnation from, Request request, const PeerItem& item) {
   plane->items_.OnRequest(worker, request, from);
-  plane->Tell(this, [from, request, item](SessionCore* core, Instant now, Actions* out) {
-    core->OnRequest(now, from, request, item, out);
-  });
+  plane->Tell(this, &SessionCore::OnRequest, from, request, item);
 }
 
 void Node::OnPulled(Ticket ticket, const Status& status, const ShardHeader& header) {
-  plane->CheckHonest(*this, status);
-  if (!plane->items_.OnPulled(worker, ticket)) {
-    throw Violation("started", WorkerName(worker) + " ends pull " + std::to_string(ticket) +
-                                   ", which it has not begun");
-  }
-  plane->Tell(this, [ticket, status, header](SessionCore* core, Instant now, Actions* out) {
-    core->OnPulled(now, ticket, status, header, out);
-  });
+  MeshPlane::CheckHonest(*this, status);
+  MeshPlane::CheckStarted(*this, plane->items_.OnPulled(worker, ticket),
+                          "pull " + std::to_string(ticket));
+  plane->Tell(this, &SessionCore::OnPulled, ticket, status, header);
 }
 
 void Node::OnOutOfReach(Rank rank) {
   plane->Say(*this, "does not reach rank " + std::to_string(rank));
-  plane->Tell(this, [rank](SessionCore* core, Instant now, Actions* out) {
-    core->OnOutOfReach(now, rank, out);
-  });
+  plane->Tell(this, &SessionCore::OnOutOfReach, rank);
 }
 
 // ---- laws ----
 
-std::vector<double> MeshPlane::Held(const Node& node) const {
-  const Layout& layout = node.store->parameters;
-  std::vector<double> held = mesh::Values(layout, mesh::Read(layout));
-  if (!node.store->background || node.store->inbox_rounds == 0) return held;
-  const std::vector<double> inbox = mesh::Values(layout, mesh::CopyOf(node.store->inbox));
-  for (std::size_t j = 0; j < held.size(); ++j) held[j] += inbox[j];
-  return held;
-}
-
-void MeshPlane::CheckMass(Node* node) {
-  const Group& group = *node->group;
+void MeshPlane::CheckMass(const Node& node) {
+  const Group& group = *node.group;
   const bool equal = std::all_of(group.members.begin(), group.members.end(), [&](const auto& m) {
     return m.weight == group.members[0].weight;
   });
-  if (group.kind != GroupKind::kTrain || node->what.payload != Payload::kParameters || !equal ||
+  if (group.kind != GroupKind::kTrain || node.what.payload != Payload::kParameters || !equal ||
       group.initial_weight > 0 || world_->forgot) {
     return;
   }
-  const std::vector<double> after = Held(*node);
-  const RunId run = (*workers_)[node->worker].run_number();
-  Mass& mass = masses_[{run, group.id}];
-  mass.before = std::accumulate(node->before.begin(), node->before.end(), mass.before);
-  mass.after = std::accumulate(after.begin(), after.end(), mass.after);
-  for (const double value : after) mass.scale += std::abs(value);
-  if (++mass.members < group.members.size()) return;
-  if (std::abs(mass.after - mass.before) <= 1e-9 * mass.scale) return;
-  throw Violation("mass", GroupName(group.id) + " changes the sum of what its members hold from " +
-                              std::to_string(mass.before) + " to " + std::to_string(mass.after));
+  masses_.Ends(node.worker, (*workers_)[node.worker].run_number(), group, node.replica.Held());
 }
 
 void MeshPlane::Agree(std::uint32_t worker, RunId run, GroupId group, bool kept) {
   const FaultsPart& faults = world_->workload.faults;
   if (world_->forgot || ReplicaBook::Differ(faults)) return;
-  const Node& node = nodes_[worker];
-  std::uint64_t digest = node.Digest();
-  if (kept) {
-    const auto* bytes = reinterpret_cast<const char*>(node.kept.data());
-    digest = HashBytes({bytes, kKept * sizeof node.kept[0]}, digest);
-  }
+  const NodeReplica& replica = nodes_[worker].replica;
+  const std::uint64_t digest = kept ? replica.DigestOfAll() : replica.Digest();
   if (digests_.try_emplace({run, group}, digest).first->second == digest) return;
   throw Violation("replicas-agree", WorkerName(worker) + " has another replica than others after " +
                                         GroupName(group));
 }
 
-void MeshPlane::CheckHonest(const Node& node, const Status& status) const {
+void MeshPlane::CheckHonest(const Node& node, const Status& status) {
   if (status.code() != Code::kDataLoss) return;
   throw Violation("honest", WorkerName(node.worker) + " says " + status.ToString());
+}
+
+void MeshPlane::CheckStarted(const Node& node, bool begun, const std::string& what) {
+  if (begun) return;
+  throw Violation("started",
+                  WorkerName(node.worker) + " ends " + what + ", which it has not begun");
 }
 
 // ---- faults ----
 
 void MeshPlane::Flip(std::uint32_t worker) {
   world_->replicas[worker].x[0] += 1;
-  Row& base = nodes_[worker].store->base;
-  if (base.empty()) return;
-  double first = 0;
-  std::memcpy(&first, base.data(), sizeof first);
-  first += 1;
-  std::memcpy(base.data(), &first, sizeof first);
+  nodes_[worker].replica.FlipBase();
 }
 
 void MeshPlane::Cut(std::uint32_t from, std::uint32_t to, Instant until) {

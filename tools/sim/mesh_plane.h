@@ -1,15 +1,14 @@
 // The workers of a run with the library's own meshes and replica stores (worker/mesh), on a
 // simulated network (network.h).
 //
-// What workers reduce is their parameters, World::replicas[].x, in two tensors of float64 with
-// averaged and kept state beside them, in chunks of a few numbers. Links are cut and break as the
+// What workers reduce is their parameters, World::replicas[].x (node_replica.h), in chunks of a few
+// numbers. Links are cut and break as the
 // workload's faults say: [faults] reduce_fails and fetch_fails are here the probability that a link
 // of the group, or to the source, breaks about then. Where frames are sealed, somebody without a
 // key may change, repeat, swap, cut and reflect them while there are faults. Laws:
 //   replicas-agree  members that have applied a group's result have one replica, bit for bit, where
 //                   all replicas are to be equal
-//   mass            a group that averages models with equal weights, and succeeded for all members,
-//                   has not changed the sum of what they hold
+//   mass            of mass_book.h
 //   result, one-average, untouched, contributed   what groups give (group_book.h)
 //   torn, probed    what workers copy, and who answers them (copy_book.h)
 //   mix, shard      what workers publish, serve and pull outside of groups (item_book.h)
