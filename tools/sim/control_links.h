@@ -43,7 +43,7 @@ class ControlLinks {
   // end in ten comes up to 500 ms late. The worker has another one from `again` on. `told`: the
   // controller may hear of the end.
   void EndConnection(std::uint32_t worker, Instant again, bool told = true);
-  // Of the worker; ascends. 0: there is none.
+  // The number of its connection, which ascends; 0: there is none.
   std::uint64_t ConnectionOf(std::uint32_t worker) const { return connections_[worker].number; }
 
  private:

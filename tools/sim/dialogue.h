@@ -37,7 +37,7 @@ class Dialogue {
   // A step of this plan returns.
   void CheckRunAhead(const Plan& plan) const;
 
-  // Of the worker's replica, by its number (run_table.h).
+  // The run that the worker's replica was trained in, by its number (run_table.h).
   RunId former() const { return former_; }
 
  private:

@@ -51,11 +51,11 @@ class Loader {
   // A step of a job without a batch counts.
   void CountStep(std::int64_t samples) { Counted(samples, true); }
 
-  // Of the pass; 0: the job had no batch when it began.
+  // How many the pass is over; 0: the job had no batch when it began.
   std::int64_t samples() const { return piece_.samples; }
-  // That the gradient is the mean over.
+  // The samples that the gradient is the mean over.
   const std::vector<BatchBook::Range>& passes() const { return passes_; }
-  // As it should count: with those that had the worker's rank before.
+  // What its worker has trained, as it should count: with those that had the worker's rank before.
   const Trained& own() const { return own_; }
 
  private:

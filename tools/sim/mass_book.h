@@ -5,12 +5,16 @@
 #ifndef PRD_TOOLS_SIM_MASS_BOOK_H_
 #define PRD_TOOLS_SIM_MASS_BOOK_H_
 
+#include <cmath>
 #include <cstdint>
 #include <map>
+#include <numeric>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "common/base/messages.h"
+#include "engines/violation.h"
 
 namespace prd::sim {
 
@@ -21,7 +25,18 @@ class MassBook {
   // The worker holds this when it begins a group, or as long as it changes it by itself.
   void Holds(std::uint32_t worker, std::vector<double> held) { before_[worker] = std::move(held); }
   // And this when it has the group's result. `run` by its number (run_table.h). Throws Violation.
-  void Ends(std::uint32_t worker, RunId run, const Group& group, const std::vector<double>& held);
+  void Ends(std::uint32_t worker, RunId run, const Group& group, const std::vector<double>& held) {
+    const std::vector<double>& before = before_[worker];
+    Mass& mass = masses_[{run, group.id}];
+    mass.before = std::accumulate(before.begin(), before.end(), mass.before);
+    mass.after = std::accumulate(held.begin(), held.end(), mass.after);
+    for (const double value : held) mass.scale += std::abs(value);
+    if (++mass.members < group.members.size()) return;
+    if (std::abs(mass.after - mass.before) <= 1e-9 * mass.scale) return;
+    throw Violation("mass", GroupName(group.id) +
+                                " changes the sum of what its members hold from " +
+                                std::to_string(mass.before) + " to " + std::to_string(mass.after));
+  }
 
  private:
   struct Mass {

@@ -61,7 +61,7 @@ class MeshGroupLaws {
   // What the result changes.
   Bytes LandingOf(const Worker& worker, GroupKind kind) const;
   static std::vector<Part> PartsOf(const Formed& formed);
-  // Of rows of this layout.
+  // What is due, in rows of this layout.
   static Due SumOf(const Formed& formed, const Layout& layout);
   // What is to become of the base, of which `due` is that of the changes.
   void AddBase(const std::vector<double>& base, Due* due) const;

@@ -63,7 +63,7 @@ class MeshReplica {
   // It is another version from now on, unless nothing has changed.
   void SetVersion(Instant now);
   const Version& newest() const { return versions_.back().version; }
-  // One that was there at `since` or later.
+  // A version of which that is true was there at `since` or later.
   bool WasVersion(Instant since, const std::function<bool(const Version&)>& is) const;
 
  private:

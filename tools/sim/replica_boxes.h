@@ -41,7 +41,7 @@ class ReplicaBoxes {
   // Adds the inbox to the parameters; gives of how many groups it was.
   std::int64_t AddInbox(std::uint32_t worker);
 
-  // Who copies a replica copies what is kept beside its parameters, too (Replica::state).
+  // What is kept beside a replica's parameters (Replica::state) is copied with them.
   bool copies_state() const {
     return world_->workload.faults.state_not_told == 0 && mutation_ != Mutation::kStateNotCopied;
   }

@@ -21,7 +21,7 @@ class RunTable {
     std::set<Rank> with_model;  // who took that run's final average, as the history says
   };
 
-  // Of the workload's engine.
+  // The plan of the workload's engine.
   void SetFirstPlan(const Plan& plan) { first_plan_ = plan; }
   const Plan& first_plan() const { return first_plan_; }
 
