@@ -73,7 +73,6 @@ class Cluster {
   std::vector<SimWorker> workers_;
   LossCurve loss_;
   std::unique_ptr<Plane> plane_;
-  std::size_t settled_ = 0;  // workers that are through, for a quick look
   bool stop_ = false;
   Traces traces_;
   std::set<Incarnation> lost_;                  // whose leases ran out

@@ -75,12 +75,10 @@ class SimWorker {
   std::uint64_t launch() const { return launch_; }
   // It has had a replica of the job in this process.
   bool has_trained() const { return parts_->world->replicas[number_].trained; }
-  std::int64_t steps() const { return steps_; }
   std::uint64_t lives() const { return lives_; }  // processes that it has been
   std::uint64_t calls() const { return calls_; }  // of the library, that are over
-  std::uint64_t computed() const {
-    return clock_.turn();
-  }  // grows with each step begun or computed
+  // Grows with each step begun or computed.
+  std::uint64_t computed() const { return clock_.turn(); }
   std::string Where() const;
 
  private:
