@@ -86,9 +86,9 @@ void DataPlane::Seen(RunId run, const ScheduleSet& set) {
   schedules_.Set(run, set);
   // A worker with the new schedule never reaches a group of the old one.
   std::erase_if(reductions_, [&](const auto& entry) {
-    const auto& [serial, reduction] = entry;
+    const Reduction& reduction = entry.second;
     if (reduction.run != run || reduction.group.id >= set.first || !reduction.broken) return false;
-    const auto here = [&](std::uint32_t worker) { return current_[worker] == serial; };
+    const auto here = [&](std::uint32_t worker) { return current_[worker] == reduction.serial; };
     if (std::any_of(reduction.arrived.begin(), reduction.arrived.end(), here)) return false;
     Forget(reduction);
     return true;
