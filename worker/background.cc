@@ -226,7 +226,7 @@ void Background::TakeRequests(Instant now) {
   outside_.Take(&core_, now, &actions_);
   if (!request) return;
   // The caller is in a call until the answer. It may be a short one.
-  store_.lent = true;
+  store_.kept.lent = true;
   mesh_->ServeWaiting(now);
   request(&core_, now, &actions_);
   if (refused_) core_.Fail(now, *refused_, &actions_);

@@ -277,7 +277,7 @@ Task<Status> SessionCalls::JoinJob(Replica replica) {
         replica_.parameters,
         replica_.gradients.empty() ? ShapesOf(replica_.parameters) : replica_.gradients,
         replica_.state);
-    background_->store()->kept_in_calls = replica_.state_in_apply;
+    background_->store()->kept.SetChangesInCalls(replica_.state_in_apply);
     background_->SetAccumulates(core.hello.accumulates);
     session->Attach(now, core, out);
   };
@@ -337,7 +337,7 @@ Task<Status> SessionCalls::Pause() {
   paused_ = done.status.ok();
   {
     const std::lock_guard lock(background_->store()->mutex);
-    background_->store()->LeaveCopy();
+    background_->store()->kept.LeaveCopies();
   }
   co_return done.status;
 }

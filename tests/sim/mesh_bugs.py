@@ -67,8 +67,8 @@ BUGS = {
         "    if ((here >> i & 1) != 0) {\n"),
     "done-cells-of-an-earlier-round": (
         "group_reduction.cc",
-        "    if (std::exchange(store->averaged_for, group().iteration) != group().iteration) {\n",
-        "    if (std::exchange(store->averaged_for, group().iteration) != group().iteration &&\n"
+        "    if (std::exchange(store->partly_averaged.iteration, group().iteration) != group().iteration) {\n",
+        "    if (std::exchange(store->partly_averaged.iteration, group().iteration) != group().iteration &&\n"
         "        !Planted(\"done-cells-of-an-earlier-round\")) {\n"),
     "partial-sum-lands": (
         "reduction.cc",

@@ -103,7 +103,7 @@ TEST(MeshStateTest, ACopyWaitsForTheSourcesCall) {
     const std::lock_guard lock(job[1].store().mutex);
     job[1].store().TakeAveraged();
   }
-  job[1].store().lent = true;
+  job[1].store().kept.lent = true;
   job[1].mesh().ServeWaiting(MeshNow());
   job[1].store().GiveBack();
   job[1].Set(1);  // the copy is there
@@ -121,12 +121,12 @@ TEST(MeshStateTest, LaterCopiesNeedNotWait) {
   const auto call = [&] {
     const std::lock_guard lock(store.mutex);
     store.BeginCall(true);
-    EXPECT_FALSE(store.kept_copied);
+    EXPECT_FALSE(store.kept.copied());
     store.EndCall();
   };
   call();
-  EXPECT_TRUE(store.kept_copy.empty()) << "nobody has asked";
-  store.lent = true;
+  EXPECT_FALSE(store.kept.holds_copy()) << "nobody has asked";
+  store.kept.lent = true;
   EXPECT_TRUE(job.Fetch(0, 1).status.ok());
   store.GiveBack();
   job[1].Set(128);
@@ -135,9 +135,9 @@ TEST(MeshStateTest, LaterCopiesNeedNotWait) {
   EXPECT_TRUE(job.Fetch(0, 1).status.ok());
   job.Give();
   job[0].Expect(128, 129, 130);
-  for (int i = 0; i < ReplicaStore::kCopiesDue; ++i) call();
-  EXPECT_FALSE(store.kept_copied);
-  EXPECT_TRUE(store.kept_copy.empty());
+  for (int i = 0; i < KeptState::kCopiesDue; ++i) call();
+  EXPECT_FALSE(store.kept.copied());
+  EXPECT_FALSE(store.kept.holds_copy());
 }
 
 MemoryHeld Copies(const ReplicaStore& store) {
@@ -150,7 +150,7 @@ MemoryHeld Copies(const ReplicaStore& store) {
 // While nothing changes, the source holds what is on its way.
 TEST(MeshStateTest, AReplicaIsSentFromWhereItStands) {
   StatefulJob job(plans::kModels, {16, 64});
-  job[1].store().kept_in_calls = true;
+  job[1].store().kept.SetChangesInCalls(true);
   EXPECT_TRUE(job.Fetch(0, 1).status.ok());
   job.Give();
   job[0].Expect(64, 65, 66);
@@ -166,10 +166,10 @@ TEST(MeshStateTest, MemoryOfACopyIsKeptForAWhile) {
   StatefulJob job(plans::kModels, {16, 64});
   const auto copies = [&job](std::size_t worker) { return Copies(job[worker].store()); };
   const auto whole = static_cast<std::int64_t>(job[1].store().whole.bytes());
-  job[1].store().kept_in_calls = false;
+  job[1].store().kept.SetChangesInCalls(false);
   job.StartFetch(0, 1);
   job.RunUntil([turns = 0]() mutable { return ++turns > 10; });
-  job[1].store().kept_in_calls = true;
+  job[1].store().kept.SetChangesInCalls(true);
   job[1].mesh().ServeWaiting(MeshNow());
   EXPECT_EQ(copies(1).host, 0) << "it is sent from where it stands";
   {
@@ -192,15 +192,15 @@ TEST(MeshStateTest, MemoryOfACopyIsKeptForAWhile) {
 TEST(MeshStateTest, NoCopyWaitsForStateOfCallsAlone) {
   StatefulJob job(plans::kModels, {16, 64});
   ReplicaStore& store = job[1].store();
-  store.kept_in_calls = true;
-  EXPECT_FALSE(store.lent);
+  store.kept.SetChangesInCalls(true);
+  EXPECT_FALSE(store.kept.lent);
   EXPECT_TRUE(job.Fetch(0, 1).status.ok());
   job.Give();
   job[0].Expect(64, 65, 66);
   const std::lock_guard lock(store.mutex);
   store.BeginCall(true);
   store.EndCall();
-  EXPECT_TRUE(store.kept_copy.empty());
+  EXPECT_FALSE(store.kept.holds_copy());
 }
 
 TEST(MeshStateTest, ACopyOfOtherStateIsRefused) {
@@ -227,7 +227,7 @@ TEST(MeshStateTest, WhatWasWrittenBeforeAnAverageIsAddedAfterIt) {
   for (const bool mixes_first : {true, false}) {
     job[0].Set(16);
     store.TakeAveraged();
-    store.mixes_first = mixes_first;
+    store.averaged.SetMixesFirst(mixes_first);
     Fill(&job[0].mean, [] { return 19.0; });  // 2 more than before
     store.TakeAveraged(true);
     store.Mix(0.5, others);  // 17 or 19 and 34

@@ -272,7 +272,7 @@ bool MeshGroups::KeepsFromApply(const Worker& worker) const {
 void MeshGroups::ForgetChanges(const Worker& worker) {
   const Plan& plan = world_->setting.plan;
   if (!TrainsInGroups(plan) || !RowsOf(plan).base) return;
-  worker.replica.store()->averaged_cells.clear();
+  worker.replica.store()->partly_averaged.cells.clear();
   sides_[worker.number].offered_to = kNoGroup;
 }
 

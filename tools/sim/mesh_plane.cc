@@ -301,7 +301,7 @@ void MeshPlane::Enter(std::uint32_t worker, PlaneCall call) {
 void MeshPlane::Ask(std::uint32_t worker) {
   Node& node = nodes_[worker];
   if (node.mesh == nullptr) return;
-  node.replica.store()->lent = true;
+  node.replica.store()->kept.lent = true;
   copies_.Is(worker, *node.replica.store());
   node.mesh->ServeWaiting(Now());
   Wake(&node);
@@ -312,7 +312,7 @@ void MeshPlane::Leave(std::uint32_t worker, bool pauses) {
   if (node.mesh == nullptr) return;
   node.replica.store()->GiveBack();
   node.replica.Settle();
-  if (pauses) node.replica.store()->LeaveCopy();
+  if (pauses) node.replica.store()->kept.LeaveCopies();
   node.replica.store()->EndCall();
   node.replica.Settle();
   Wake(&node);

@@ -36,7 +36,7 @@ void MeshReplica::Make(const Setting& setting, const SimDevice::Clock& clock, Pr
     state.push_back({tensor.data, tensor.count, tensor.dtype});
   }
   store_->SetTensors(parameters_.views, gradients_.views, state);
-  store_->lent = true;
+  store_->kept.lent = true;
   Refill(parameters_, prng);
   Refill(kept_, prng);
   versions_.clear();

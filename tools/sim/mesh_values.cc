@@ -70,8 +70,8 @@ Bytes SharedOf(const ReplicaStore& store) {
 }
 
 bool Landed(const ReplicaStore& store, Iteration iteration) {
-  const std::vector<bool>& cells = store.averaged_cells;
-  return store.averaged_for == iteration &&
+  const std::vector<bool>& cells = store.partly_averaged.cells;
+  return store.partly_averaged.iteration == iteration &&
          std::find(cells.begin(), cells.end(), true) != cells.end();
 }
 
@@ -82,7 +82,7 @@ Bytes ChangeOf(const ReplicaStore& store) {
 
 Version VersionOf(const ReplicaStore& store) {
   Version version{.shared = SharedOf(store),
-                  .kept = Read(store.kept),
+                  .kept = Read(store.kept.layout()),
                   .inbox = {},
                   .iteration = store.iteration + store.inbox_gain};
   if (store.inbox_rounds != 0 && !store.background) version.inbox = CopyOf(store.inbox);

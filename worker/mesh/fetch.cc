@@ -88,7 +88,7 @@ Status IncomingReplica::OnFrame(const FrameHeader& header, SharedBytes payload) 
 bool IncomingReplica::Complete() const { return info_ && received_ == info_->bytes; }
 
 const Layout& IncomingReplica::LayoutOf(CopiedRow row) const {
-  if (row == CopiedRow::kKept) return store_->kept;
+  if (row == CopiedRow::kKept) return store_->kept.layout();
   return row == CopiedRow::kInbox ? store_->gradients : store_->parameters;
 }
 
@@ -320,7 +320,8 @@ std::shared_ptr<const ReplicaServer::Offer> ReplicaServer::TakeReplica(bool all)
   if (all && !store_->initial.empty()) {
     give(CopiedRow::kInitial, store_->parameters, Memory::In(store_->initial.data()));
   }
-  if (all && store_->kept.bytes() != 0) give(CopiedRow::kKept, store_->kept, store_->KeptPlace());
+  if (all && store_->kept.bytes() != 0)
+    give(CopiedRow::kKept, store_->kept.layout(), store_->kept.Place());
   const bool filled = all && store_->inbox_rounds != 0 && !store_->background;
   if (filled) {
     rows->SetCopy(CopiedRow::kInbox, Copy(store_->gradients, Memory::In(store_->inbox.data())));
@@ -356,7 +357,7 @@ void ReplicaServer::ServeWaiting(Instant now) {
   std::array<std::shared_ptr<const Offer>, 2> offers;  // whole, and parameters alone
   std::erase_if(waiting_, [&](Sending& sending) {
     const bool all = sending.request.stage != kParametersAlone;
-    if (all && !store_->CanCopyKept()) return false;
+    if (all && !store_->kept.CanBeCopied()) return false;
     std::shared_ptr<const Offer>& offer = offers[all ? 0 : 1];
     if (offer == nullptr) offer = TakeReplica(all);
     used_ = now;

@@ -123,7 +123,7 @@ bool GroupReduction::Advance(Instant now) {
 void GroupReduction::NoteLanding() {
   if (!InPlace() || what_ == Reduces::kGradients || !reduction_->landed()) return;
   context_.store->landing = Commits();
-  context_.store->shadow_newer = true;  // also if it fails
+  context_.store->averaged.Written();  // also if it fails
 }
 
 // Whether the result is this member's own part, bit for bit: that of a group of one, and of a start
@@ -151,10 +151,10 @@ void GroupReduction::Staged() {
   for (const GroupMember& each : group().members) options.weights.push_back(each.weight);
   if (!device() && group().initial_weight != 0) options.initial = store->initial.data();
   if (!Commits() && InPlace() && !Overwrites()) {
-    if (std::exchange(store->averaged_for, group().iteration) != group().iteration) {
-      store->averaged_cells.clear();
+    if (std::exchange(store->partly_averaged.iteration, group().iteration) != group().iteration) {
+      store->partly_averaged.cells.clear();
     }
-    options.done = &store->averaged_cells;
+    options.done = &store->partly_averaged.cells;
   }
   options.settles = Settles();
   if ((Commits() || Overwrites()) && InPlace()) {
@@ -211,7 +211,7 @@ bool GroupReduction::Commits() const {
 bool GroupReduction::HandedOver() {
   if (handed_over_ || !started_ || !runs() || !Commits()) return false;
   handed_over_ = context_.plane->Enqueued();
-  if (handed_over_) context_.store->shadow_newer = true;  // in the order of the memory's stream
+  if (handed_over_) context_.store->averaged.Written();  // in the order of the memory's stream
   return handed_over_;
 }
 
@@ -241,7 +241,7 @@ void GroupReduction::StartPlane(Instant now) {
                          .into = Into(),
                          .initial = store->initial.data()});
   store->landing = Commits();
-  if (Commits()) store->shadow_newer = true;  // perhaps, also if it fails
+  if (Commits()) store->averaged.Written();  // perhaps, also if it fails
 }
 
 // Also of a group that has failed already: its members are to be told. Of a group whose way is not
@@ -411,7 +411,7 @@ Status GroupReduction::Commit() {
       CommitParameters(place, initial);
       break;
     case Reduces::kGradients:
-      store->averaged_cells.clear();
+      store->partly_averaged.cells.clear();
       if (stays() || InPlace()) break;
       store->memory->Combine(store->gradients, Memory::Tensors(), {{place}});
       break;
@@ -461,7 +461,7 @@ void GroupReduction::CommitParameters(const Memory::Place& result, Weight initia
   const GroupKind kind = group().kind;
   if (kind == GroupKind::kInitial) store->torn = false;
   if (stays()) {
-    store->caller_newer = false;
+    store->averaged.ReplacedByOwn();
   } else if (Overwrites()) {
     store->ReplacedParameters();
   } else if (shape_ == &store->whole) {
@@ -469,7 +469,7 @@ void GroupReduction::CommitParameters(const Memory::Place& result, Weight initia
   } else if (!Commits() || (device() && !started_)) {
     store->SetParameters(result, initial);
   }
-  store->shadow_newer = true;
+  store->averaged.Written();
   if (!MayBeLate()) store->iteration = group().iteration;
   if (kind == GroupKind::kInitial && RowsOf(context_.plan).initial) store->KeepInitial();
   if (kind == GroupKind::kInitial || kind == GroupKind::kFinal) store->Empty();

@@ -9,7 +9,6 @@
 namespace prd {
 namespace {
 
-constexpr Weight kOne = {1, 1};
 constexpr Weight kMinus = {-1, -1};
 
 const std::byte* FirstOf(const Layout& layout) {
@@ -50,12 +49,12 @@ void ReplicaStore::Prepare(const Plan& plan) {
   const std::lock_guard lock(mutex);
   AboutToChange();
   background = AveragesInBackground(plan);
-  mixes_first = HasNeighbours(plan) && !AppliesFirst(plan);
+  averaged.SetMixesFirst(HasNeighbours(plan) && !AppliesFirst(plan));
   Empty();
   memory->Size(&outbox, MemoryUse::kOutbox, KeepsOutbox(plan) ? bytes : 0);
   memory->Size(&inbox, MemoryUse::kInbox, rows.inbox && !background ? bytes : 0);
   memory->Size(&arriving, MemoryUse::kInbox, 0);
-  if (!base.empty()) averaged_cells.clear();  // of the parameters
+  if (!base.empty()) partly_averaged.cells.clear();  // of the parameters
   memory->Size(&base, MemoryUse::kBase, 0);
 }
 
@@ -70,7 +69,9 @@ Status ReplicaStore::Whole() const {
 void ReplicaStore::UseMemory(std::unique_ptr<Memory> other) {
   const std::lock_guard lock(mutex);
   Empty();
-  for (Row* row : {&initial, &outbox, &inbox, &base, &shadow, &given, &kept_copy}) *row = Row();
+  for (Row* row : {&initial, &outbox, &inbox, &base}) *row = Row();
+  averaged.Forget();
+  kept.Forget();
   other->UseMeter(memory->meter());
   memory = std::move(other);
 }
@@ -84,20 +85,14 @@ void ReplicaStore::SetTensors(const std::vector<Tensor>& model,
   for (const StateTensor& tensor : state) {
     (tensor.average ? mean : others).push_back({tensor.data, tensor.count, tensor.dtype});
   }
-  averaged = Layout(mean);
-  memory->Size(&shadow, MemoryUse::kState, averaged.bytes());
-  shadow_newer = kept_copied = false;
-  copies_due = 0;
-  const Layout in_shadow = averaged.Over(shadow.data());
-  for (const Layout::Piece& piece : in_shadow.pieces()) {
-    all.push_back({piece.data, (piece.end - piece.begin) / DTypeSize(piece.dtype), piece.dtype});
-  }
+  const std::vector<Tensor> shadows = averaged.Set(memory.get(), mean);
+  all.insert(all.end(), shadows.begin(), shadows.end());
   trained = Layout(model);
   gradients = Layout(model_gradients);
   const std::byte* const before = FirstOf(parameters);
   parameters = Layout(all);
   torn = torn && FirstOf(parameters) == before;  // others are whole
-  kept = Layout(others);
+  kept.Set(others);
   all.insert(all.end(), others.begin(), others.end());
   whole = Layout(all);
   TakeAveraged();
@@ -109,56 +104,32 @@ void ReplicaStore::SetGradients(const std::vector<Tensor>& model_gradients) {
 }
 
 void ReplicaStore::BeginCall(bool step) {
-  averaged_cells.clear();
-  kept_copied = false;
+  partly_averaged.cells.clear();
+  kept.BeginCall();
   TakeAveraged(step);
 }
 
 void ReplicaStore::EndCall() {
   GiveAveraged();
-  if (kept.bytes() == 0 || kept_in_calls || copies_due == 0) return;
+  if (!kept.CopyIsDue()) return;
   AboutToChange();
-  kept_copied = --copies_due > 0;
-  memory->Size(&kept_copy, MemoryUse::kState, kept_copied ? kept.bytes() : 0);
-  if (kept_copied) memory->Combine(kept, Memory::In(kept_copy.data()), {{Memory::Tensors()}});
+  kept.Copy(memory.get());
 }
 
 void ReplicaStore::GiveBack() {
   const std::lock_guard lock(mutex);
-  if (kept.bytes() != 0 && !kept_in_calls) AboutToChange();
-  lent = false;
-}
-
-bool ReplicaStore::CanCopyKept() {
-  if (kept.bytes() == 0 || kept_in_calls) return true;
-  copies_due = kCopiesDue;
-  return lent || kept_copied;
+  if (kept.changes_outside()) AboutToChange();
+  kept.lent = false;
 }
 
 void ReplicaStore::TakeAveraged(bool step_begins) {
   if (averaged.bytes() == 0) return;
   AboutToChange();
-  caller_newer = step_begins && mixes_first;
-  if (caller_newer) {
-    memory->Size(&given, MemoryUse::kState, shadow.size());
-    memory->Combine(averaged, Memory::In(given.data()), {{Memory::In(shadow.data())}});
-  } else {
-    memory->Combine(averaged, Memory::In(shadow.data()), {{Memory::Tensors()}});
-  }
-  shadow_newer = false;
+  averaged.Take(memory.get(), step_begins);
 }
 
 void ReplicaStore::GiveAveraged() {
-  if (averaged.bytes() == 0) return;
-  const bool newer = shadow_newer.exchange(false);
-  const Memory::Place tensors = Memory::Tensors();
-  if (newer && caller_newer) {
-    memory->Combine(averaged, tensors,
-                    {{tensors}, {Memory::In(given.data()), kMinus}, {Memory::In(shadow.data())}});
-  } else if (newer) {
-    memory->Combine(averaged, tensors, {{Memory::In(shadow.data())}});
-  }
-  if (caller_newer) TakeAveraged();
+  if (averaged.bytes() != 0 && averaged.Give(memory.get())) TakeAveraged();
 }
 
 void ReplicaStore::Empty() {
@@ -227,7 +198,7 @@ std::int64_t ReplicaStore::AddInbox() {
   PRD_CHECK(inbox.size() == parameters.bytes());
   AboutToChange();
   memory->Combine(parameters, Memory::Tensors(), {{Memory::Tensors()}, {Memory::In(inbox.data())}});
-  shadow_newer = true;
+  averaged.Written();
   iteration += std::exchange(inbox_gain, 0);
   return inbox_rounds.exchange(0);
 }
@@ -294,7 +265,7 @@ void ReplicaStore::AddToBase(const Memory::Place& mean, double share) {
   const Memory::Place to[] = {start, Memory::Tensors()};
   const Memory::Input from[] = {{start}, {mean, WeightOf(share)}};
   memory->Combine(parameters, 0, parameters.bytes(), to, from);
-  shadow_newer = true;
+  averaged.Written();
 }
 
 std::shared_ptr<Transfer> ReplicaStore::TakeDelta(double share, const Memory::Place& delta) const {
@@ -312,7 +283,7 @@ void ReplicaStore::Mix(double own_weight, std::span<const Weighted> others) {
   const Memory::Place to = Memory::Tensors();
   AboutToChange();
   memory->Combine(parameters, 0, parameters.bytes(), std::span(&to, 1), from);
-  shadow_newer = true;
+  averaged.Written();
 }
 
 void ReplicaStore::SetParameters(const Memory::Place& row, Weight initial_share) {
@@ -322,10 +293,7 @@ void ReplicaStore::SetParameters(const Memory::Place& row, Weight initial_share)
   ReplacedParameters();
 }
 
-void ReplicaStore::ReplacedParameters() {
-  shadow_newer = true;
-  caller_newer = false;
-}
+void ReplicaStore::ReplacedParameters() { averaged.Replaced(); }
 
 void ReplicaStore::SetWhole(const Memory::Place& row) {
   AboutToChange();
@@ -341,7 +309,7 @@ void ReplicaStore::KeepInitial() {
 
 void ReplicaStore::SetBase() {
   AboutToChange();
-  averaged_cells.clear();
+  partly_averaged.cells.clear();
   memory->Size(&base, MemoryUse::kBase, parameters.bytes());
   memory->Combine(parameters, Memory::In(base.data()), {{Memory::Tensors()}});
 }

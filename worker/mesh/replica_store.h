@@ -18,19 +18,10 @@
 #include "worker/memory/layout.h"
 #include "worker/memory/memory.h"
 #include "worker/mesh/copied_rows.h"
+#include "worker/mesh/replica_state.h"
 
 namespace prd {
 
-// State (Replica::state) is of two kinds. What is averaged is a part of the parameters here, as it
-// stands in a row of the store's own, the shadow: so all that is done to parameters is done to it.
-// The caller's thread copies it there when a call begins and after `apply`, and back before `apply`
-// and when a call ends; in between the tensors themselves are the caller's. Where a step averages
-// before it applies, what the caller has written since the call before is added after the average,
-// as gradients are: peers have got this worker's part already. State that is not averaged is kept:
-// it goes with copies of the replica. It is read and written in the caller's memory, while the
-// caller is in a call. Between calls peers get a copy that the call before has made at its end. It
-// does so for a while after a peer has asked; the first one waits for the next call. None of that
-// is done where the program says that it changes kept state in `apply` alone.
 struct ReplicaStore {
   // Held by the thread that writes the parameters or the fields below: the caller's around `apply`,
   // the background thread around a commit. All of them change under one lock, so its holder sees
@@ -85,10 +76,12 @@ struct ReplicaStore {
   bool torn = false;
   Status Whole() const;  // ok, or an error that tells the caller what torn means
   // Gradients that are averaged in place, or parameters whose changes are: the cells (reduction.h)
-  // that are what a group for iteration `averaged_for`, which failed, was to make of them. Until
-  // the call ends. The background thread's, and the caller's as a call begins.
-  std::vector<bool> averaged_cells;
-  Iteration averaged_for = 0;
+  // that are what a group for `iteration`, which failed, was to make of them. Until the call ends.
+  // The background thread's, and the caller's as a call begins.
+  struct Averaged {
+    std::vector<bool> cells;
+    Iteration iteration = 0;
+  } partly_averaged;
   // The program may add to gradients that a group has had (SessionOptions::accumulates, in a job
   // with a batch): they stay as they are until a group has succeeded. Set before Prepare.
   bool keeps_gradients = false;
@@ -101,25 +94,8 @@ struct ReplicaStore {
   // writes these calls AboutToChange before.
   StandingRows standing;
 
-  // Whether the caller is in a call (or in its `apply`, with the mutex), so that `kept` may be
-  // read. The background thread's alone.
-  bool lent = false;
-  // `kept` changes in `apply` and in the session's calls alone: it may be read at any time.
-  bool kept_in_calls = false;
-  // Whether kept_copy is what `kept` was at the end of the call before, and so belongs to the
-  // parameters. Made at the end of this many calls more.
-  bool kept_copied = false;
-  int copies_due = 0;
-  Row kept_copy;
-  static constexpr int kCopiesDue = 64;
-  Row shadow;
-  // The shadow has what the caller's tensors do not have yet.
-  std::atomic<bool> shadow_newer = false;
-  // The caller's tensors have what the shadow does not have yet: what makes them differ from
-  // `given`.
-  bool caller_newer = false;
-  Row given;
-  bool mixes_first = false;  // a step averages before it applies
+  AveragedState averaged;  // in `parameters`
+  KeptState kept;
 
   // The tensors are these from now on, and their averaged state is taken. The background thread, in
   // no run, while the caller waits; after UseMemory; without the mutex.
@@ -128,22 +104,14 @@ struct ReplicaStore {
   // Others of the same shapes, which hold no gradients yet. The background thread, while the caller
   // waits; without the mutex.
   void SetGradients(const std::vector<Tensor>& model_gradients);
-  // State, as a call begins and ends. REQUIRES: mutex is held by the caller's thread.
+  // What belongs to state, as a call begins and ends. REQUIRES: mutex is held by the caller's
+  // thread.
   void BeginCall(bool step);
   void EndCall();
-  // `lent` ends. The background thread, while the caller waits; without the mutex.
+  // kept.lent ends. The background thread, while the caller waits; without the mutex.
   void GiveBack();
   // Before the replica changes, or the tensors are no longer to be read. REQUIRES: mutex is held.
   void AboutToChange() { standing.CopyRest(); }
-  // The caller goes away for long: the end of this call leaves a copy of `kept`. REQUIRES: as
-  // EndCall.
-  void LeaveCopy() { copies_due = kCopiesDue; }
-  // Whether `kept`, with the parameters as they are, can be copied now, and from where. For a peer
-  // that asks. REQUIRES: mutex is held by the background thread.
-  bool CanCopyKept();
-  Memory::Place KeptPlace() const {
-    return lent || kept_in_calls ? Memory::Tensors() : Memory::In(kept_copy.data());
-  }
   // Averaged state, from the caller's tensors to the shadow; at a step's beginning, perhaps later.
   // And back, if the shadow is newer. REQUIRES: mutex is held; the caller's thread, or it waits.
   void TakeAveraged(bool step_begins = false);
@@ -240,8 +208,6 @@ struct ReplicaStore {
   Layout parameters;  // averaged state included
   Layout gradients;   // empty when there are none
   Layout trained;     // the parameters without state
-  Layout averaged;    // averaged state, in the caller's memory
-  Layout kept;        // state that is not averaged
   Layout whole;       // parameters, then kept; where there is kept state
 };
 

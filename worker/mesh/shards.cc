@@ -128,7 +128,7 @@ void Shards::Read(std::uint32_t shard, std::shared_ptr<const Buffer> values) {
   const Memory::Place to[] = {Memory::Tensors(), Memory::In(store_->base.data() + range.begin)};
   const Memory::Input from = {Memory::InHost(values->data(), values)};
   store_->memory->Combine(store_->parameters, range.begin, range.length, to, std::span(&from, 1));
-  store_->shadow_newer = true;
+  store_->averaged.Written();
 }
 
 Slice Shards::Delta(std::uint32_t shard) const {
