@@ -1,8 +1,9 @@
+#include "worker/device/comm_message.h"
+
 #include <cstring>
 #include <string_view>
 
 #include "common/base/archive.h"  // checks that the machine is little-endian
-#include "worker/device/communicators.h"
 
 namespace prd {
 namespace {

@@ -1,288 +1,133 @@
 #include "worker/device/communicators.h"
 
 #include <algorithm>
-#include <cmath>
-
-#include "common/base/check.h"
+#include <utility>
 
 namespace prd {
 namespace {
 
 using Kind = CommMessage::Kind;
+using State = Communicator::State;
 
-// Without a device: groups whose members may still propose.
-constexpr std::size_t kRecentGroups = 16;
 // Of Options::timeout: between two questions for a word that does not come.
 constexpr DurationNs kAsks = 6;
 
 }  // namespace
 
-// ---- groups ----
-
-Communicators::~Communicators() { Join(0, kNoRun); }
+Communicators::Communicators(Gpu* gpu, const Options& options)
+    : gpu_(gpu),
+      options_(options),
+      comms_(gpu),
+      post_(&comms_),
+      demand_(&comms_, options.recurs, options.cover_members),
+      making_(gpu, &post_, options.timeout),
+      ways_(&comms_, &post_, options.timeout / kAsks) {}
 
 void Communicators::Join(Incarnation self, RunId run) {
-  for (auto& [id, record] : comms_) {
-    if (record.comm != nullptr) gpu_->CommAbort(record.comm);
-  }
-  comms_.clear();
-  ++peers_version_;
-  making_.reset();
-  sets_.clear();
-  wish_.reset();
-  no_device_.clear();
-  known_.clear();
-  holder_.clear();
-  recent_.clear();
-  last_begun_ = kNoGroup;
-  running_.reset();
-  ways_.clear();
-  outgoing_.clear();
-  poll_at_.reset();
+  comms_.Clear();
+  post_.Join(self);
+  demand_.Join(self);
+  making_.Join(self);
+  ways_.Join(self);
   self_ = self;
   run_ = run;
 }
 
-// Remembers its members. Who has another's rank has taken its place.
-void Communicators::Know(Instant now, const Group& group) {
-  if (known_.size() > kMaxKnown) known_.clear();
-  if (holder_.size() > kMaxKnown) holder_.clear();
-  for (const GroupMember& member : group.members) {
-    known_.try_emplace(member.incarnation, member);
-    Incarnation& holder = holder_[member.rank];
-    const Incarnation before = std::exchange(holder, member.incarnation);
-    if (before != 0 && before != member.incarnation) OnLost(now, before);
-  }
-}
-
-const GroupMember* Communicators::Known(Incarnation member) const {
-  if (const auto known = known_.find(member); known != known_.end()) return &known->second;
-  for (const auto& [id, record] : comms_) {
-    const auto rank = record.rank_of.find(member);
-    if (rank != record.rank_of.end())
-      return &record.members[static_cast<std::size_t>(rank->second)];
-  }
-  return nullptr;
-}
-
-Communicators::Set Communicators::SetOf(const Group& group) {
-  std::vector<std::pair<Rank, Incarnation>> ranked;
-  for (const GroupMember& member : group.members) {
-    ranked.emplace_back(member.rank, member.incarnation);
-  }
-  std::sort(ranked.begin(), ranked.end());
-  Set set;
-  for (const auto& [rank, incarnation] : ranked) set.push_back(incarnation);
-  return set;
-}
-
-// Whether this group may be reduced on it.
-bool Communicators::Serves(const Record& record, const Group& group, const Set& set) {
-  if (!record.cover) return record.set == set;
-  return std::all_of(group.members.begin(), group.members.end(), [&](const GroupMember& member) {
-    return record.rank_of.count(member.incarnation) != 0;
-  });
-}
+// ---- groups ----
 
 std::optional<Communicators::Choice> Communicators::Begin(Instant now, const Group& group) {
-  last_begun_ = std::max(last_begun_, group.id);
+  ways_.Reach(group.id);
   if (gpu_ == nullptr) {
-    recent_.push_front(group.members);
-    if (recent_.size() > kRecentGroups) recent_.pop_back();
+    post_.KnowToDecline(group);
     return Choice{};
   }
-  Know(now, group);
+  for (const Incarnation gone : post_.Know(group)) OnLost(now, gone);
   Leave(false);
-  ways_.erase(ways_.begin(), ways_.lower_bound(group.id));
   Sweep();
   if (group.members.size() < 2 || run_ == kNoRun) return Choice{};
-  const Set set = SetOf(group);
-  running_ = Running{.group = group.id,
-                     .leader = set.front(),
-                     .waits_on = {},
-                     .choice = {},
-                     .ask_at = now + options_.timeout / kAsks};
-  bool may_wait = false;
-  for (const auto& [id, record] : comms_) {
-    if (record.state == State::kProposed || record.broken || record.retired) continue;
-    if (!Serves(record, group, set)) continue;
-    may_wait |= record.leads;
-    if (record.state == State::kReady && record.quit.count(set.front()) == 0) {
-      running_->waits_on.push_back(id);
-    }
-  }
-  if (set.front() != self_) {
-    Resolve();
-    return running_->choice;
-  }
-  running_->choice = ChooseWay(group, set);
-  if (!may_wait) return running_->choice;
-  for (const Incarnation member : set) {
-    if (member == self_) continue;
-    Tell(member, {.kind = Kind::kWay,
-                  .comm = running_->choice->comm,
-                  .group = group.id,
-                  .way = running_->choice->way});
-  }
-  return running_->choice;
-}
-
-// The way of a group that is led here.
-Communicators::Choice Communicators::ChooseWay(const Group& group, const Set& set) const {
-  const std::pair<const CommId, Record>* cover = nullptr;
-  for (const auto& entry : comms_) {
-    const Record& record = entry.second;
-    if (!record.usable || record.broken || !record.leads || record.retired) continue;
-    if (group.id <= record.after || !Serves(record, group, set)) continue;
-    if (record.set == set) return {Way::kCollective, entry.first};
-    if (cover == nullptr || record.set.size() < cover->second.set.size()) cover = &entry;
-  }
-  return cover == nullptr ? Choice{} : Choice{Way::kExchange, cover->first};
-}
-
-// Whether the leader's word is here, or none is to come any more.
-void Communicators::Resolve() {
-  if (!running_ || running_->choice) return;
-  const auto word = ways_.find(running_->group);
-  if (word != ways_.end() && word->second.from == running_->leader) {
-    Choice choice = word->second.choice;
-    ways_.erase(word);
-    const auto at = comms_.find(choice.comm);
-    if (choice.way != Way::kStaged && (at == comms_.end() || at->second.broken)) {
-      SayBroken(running_->leader, choice.comm);
-      choice = {};
-    }
-    running_->choice = choice;
-    return;
-  }
-  std::erase_if(running_->waits_on, [&](CommId id) {
-    const auto at = comms_.find(id);
-    return at == comms_.end() || at->second.broken || at->second.retired ||
-           at->second.quit.count(running_->leader) != 0;
-  });
-  if (running_->waits_on.empty()) running_->choice = Choice{};
-}
-
-std::optional<Communicators::Choice> Communicators::Told(const Group& group) const {
-  if (!running_ || running_->group != group.id) return Choice{};
-  return running_->choice;
+  ways_.Begin(now, group.id, SetOf(group.members.get()));
+  return ways_.Told(group.id);
 }
 
 void Communicators::End(Instant now, const Group& group, bool ok) {
-  if (!running_ || running_->group != group.id) return;
+  if (!ways_.Runs(group.id)) return;
   const std::optional<CommId> used = Leave(ok);
   Sweep();
-  if (wish_ && wish_->wait > 0) --wish_->wait;
+  demand_.GroupEnded();
   if (!ok || !CanMake()) return;
-  const Set set = SetOf(group);
-  Count(group, set, used);
-  WantCoverOf(group, set);
-  TryWish(now);
-  TryRecurring(now, set);
+  const CommSet set = SetOf(group.members.get());
+  demand_.Succeeded(group, set, used ? comms_.Find(*used) : nullptr);
+  TryCover(now);
+  if (demand_.RecursEnough(set) && !making_.busy()) Propose(now, set, false);
 }
 
 // The group that runs does not any more. Returns what it was to use. Of one that failed, the others
 // may have asked something of it that this worker will not: it is of no more use.
 std::optional<CommId> Communicators::Leave(bool ok) {
-  const std::optional<Running> running = std::exchange(running_, std::nullopt);
-  if (!running || !running->choice || running->choice->way == Way::kStaged) return std::nullopt;
-  const auto at = comms_.find(running->choice->comm);
-  if (!ok && at != comms_.end()) BreakOne(at, "a group that uses it was given up", {}, true);
-  return running->choice->comm;
-}
-
-double Communicators::ScoreAt(const Set& set, GroupId group) const {
-  const auto at = sets_.find(set);
-  if (at == sets_.end()) return 0;
-  const double age = static_cast<double>(group - std::min(group, at->second.at));
-  return at->second.score * std::exp2(-age / static_cast<double>(kHalfLife));
-}
-
-// A group of these members has succeeded: their score rises, and that of the cover that was used.
-void Communicators::Count(const Group& group, const Set& set, std::optional<CommId> used) {
-  const auto add = [&](const Set& to) {
-    const double score = ScoreAt(to, group.id) + 1;
-    History& history = sets_[to];
-    history.score = score;
-    history.at = group.id;
-    return &history;
-  };
-  ++add(set)->groups;
-  const auto at = used ? comms_.find(*used) : comms_.end();
-  if (at != comms_.end() && at->second.set != set) add(at->second.set);
-  while (sets_.size() > kMaxSets) {
-    sets_.erase(std::min_element(sets_.begin(), sets_.end(), [](const auto& a, const auto& b) {
-      return a.second.at < b.second.at;
-    }));
-  }
+  const std::optional<CommId> used = ways_.End();
+  Communicator* comm = used && !ok ? comms_.Find(*used) : nullptr;
+  if (comm != nullptr) BreakOne(comm, "a group that uses it was given up", {}, true);
+  return used;
 }
 
 // ---- use ----
 
 std::optional<Communicators::Use> Communicators::Find(CommId id, const Group& group) const {
-  const auto at = comms_.find(id);
-  if (at == comms_.end() || at->second.broken || at->second.state != State::kReady) {
-    return std::nullopt;
-  }
-  Use use{.comm = at->second.comm, .ranks = {}};
+  const Communicator* comm = comms_.Live(id);
+  if (comm == nullptr || comm->state != State::kReady) return std::nullopt;
+  Use use{.comm = comm->comm, .ranks = {}};
   for (const GroupMember& member : group.members) {
-    const auto rank = at->second.rank_of.find(member.incarnation);
-    if (rank == at->second.rank_of.end()) return std::nullopt;
+    const auto rank = comm->rank_of.find(member.incarnation);
+    if (rank == comm->rank_of.end()) return std::nullopt;
     use.ranks.push_back(rank->second);
   }
   return use;
 }
 
 void Communicators::Hold(CommId id) {
-  if (const auto at = comms_.find(id); at != comms_.end()) ++at->second.held;
+  if (Communicator* comm = comms_.Find(id)) ++comm->held;
 }
 
 void Communicators::Release(CommId id) {
-  const auto at = comms_.find(id);
-  if (at == comms_.end() || at->second.held == 0) return;
-  --at->second.held;
+  Communicator* comm = comms_.Find(id);
+  if (comm == nullptr || comm->held == 0) return;
+  --comm->held;
   Sweep();
 }
 
 std::string Communicators::WhyBroken(CommId id) const {
-  const auto at = comms_.find(id);
-  if (at == comms_.end()) return "its communicator is gone";
-  return at->second.broken ? at->second.why : std::string();
+  const Communicator* comm = comms_.Find(id);
+  if (comm == nullptr) return "its communicator is gone";
+  return comm->broken ? comm->why : std::string();
 }
 
 void Communicators::Break(Instant now, CommId id, const std::string& why) {
-  const auto at = comms_.find(id);
-  if (at == comms_.end()) return;
-  at->second.held = 0;
-  if (at->second.broken) {
-    Abort(at);
+  Communicator* comm = comms_.Find(id);
+  if (comm == nullptr) return;
+  comm->held = 0;
+  if (comm->broken) {
+    Abort(*comm);
   } else {
-    BreakOne(at, why, {}, true);
+    BreakOne(comm, why, {}, true);
   }
-  Resolve();
-  TryWish(now);
+  ways_.Resolve();
+  TryCover(now);
 }
 
-// Something may be used by a reduction that runs, or by one whose leader has chosen it already.
-bool Communicators::InUse(CommId id, const Record& record) const {
-  if (record.held > 0) return true;
-  if (record.broken) return false;
-  if (running_ && running_->choice && running_->choice->comm == id) return true;
-  return std::any_of(ways_.begin(), ways_.end(),
-                     [&](const auto& word) { return word.second.choice.comm == id; });
-}
-
-// Lets go of those that are over and not used any more.
+// Lets go of those that are over and not used any more: by a reduction that runs, or by one whose
+// leader has chosen it already.
 void Communicators::Sweep() {
-  for (auto at = comms_.begin(); at != comms_.end();) {
-    const auto next = std::next(at);
-    const Record& record = at->second;
-    if ((record.broken || record.retired) && !InUse(at->first, record)) {
-      if (!record.broken) ++counters_.given_up;
-      Abort(at);
-    }
-    at = next;
-  }
+  comms_.ForEach([this](const Communicator* comm) {
+    if (!comm->over() || comm->held > 0) return;
+    if (!comm->broken && ways_.HasChosen(comm->id)) return;
+    if (!comm->broken) ++counters_.given_up;
+    Abort(*comm);
+  });
+}
+
+void Communicators::Abort(const Communicator& comm) {
+  making_.End(comm.id);
+  comms_.Abort(comm.id);
 }
 
 // ---- messages ----
@@ -297,200 +142,309 @@ void Communicators::OnMessage(Instant now, Incarnation from, const CommMessage& 
       OnDecline(now, from, message);
       break;
     case Kind::kWay:
-      OnWay(from, message);
+      if (gpu_ != nullptr) ways_.OnWay(from, message);
       break;
     case Kind::kAsk:
       OnAsk(from, message);
       break;
     default:
-      OnOfRecord(now, from, message);
+      OnOfOne(now, from, message);
   }
-  Resolve();
+  ways_.Resolve();
   Sweep();
-  TryWish(now);
-}
-
-void Communicators::OnWay(Incarnation from, const CommMessage& message) {
-  const bool running = running_ && running_->group == message.group && !running_->choice;
-  if (gpu_ == nullptr || (message.group <= last_begun_ && !running)) return;
-  Choice choice{.way = message.way, .comm = message.comm};
-  if (choice.way == Way::kStaged) choice.comm = {};
-  const auto at = comms_.find(choice.comm);
-  const bool member = at != comms_.end() && at->second.rank_of.count(from) != 0;
-  if (choice.way != Way::kStaged && !member && Known(from) == nullptr) return;
-  // A communicator that is not here (any more) is kept all the same: Resolve answers for it.
-  if (ways_.try_emplace(message.group, Word{from, choice}).second && ways_.size() > kMaxWays) {
-    ways_.erase(ways_.begin());
-  }
+  TryCover(now);
 }
 
 // A word of this worker's may be lost, of a group or of a communicator's end.
 void Communicators::OnAsk(Incarnation from, const CommMessage& message) {
-  const auto at = comms_.find(message.comm);
-  const bool here = at != comms_.end() && !at->second.broken;
-  if (!here) Tell(from, {.kind = Kind::kGone, .comm = message.comm});
-  if (here && !at->second.leads) Tell(from, {.kind = Kind::kRetired, .comm = message.comm});
-  if (message.group == kNoGroup || message.group > last_begun_) return;  // it is still to come
-  Choice choice;
-  if (running_ && running_->group == message.group && running_->leader == self_) {
-    choice = running_->choice.value_or(Choice{});
+  const Communicator* comm = comms_.Live(message.comm);
+  if (comm == nullptr) post_.Tell(from, {.kind = Kind::kGone, .comm = message.comm});
+  if (comm != nullptr && !comm->leads) {
+    post_.Tell(from, {.kind = Kind::kRetired, .comm = message.comm});
   }
-  Tell(from, {.kind = Kind::kWay, .comm = choice.comm, .group = message.group, .way = choice.way});
-}
-
-void Communicators::SayBroken(Incarnation to, CommId comm) {
-  Tell(to, {.kind = Kind::kBroken, .comm = comm, .reason = "it is not here (any more)"});
+  ways_.Answer(from, message.group);
 }
 
 // About one that is here, from one of its members.
-void Communicators::OnOfRecord(Instant now, Incarnation from, const CommMessage& message) {
-  const auto at = comms_.find(message.comm);
-  if (at == comms_.end() || at->second.broken) {
-    if (message.kind == Kind::kCreate) SayBroken(from, message.comm);
+void Communicators::OnOfOne(Instant now, Incarnation from, const CommMessage& message) {
+  Communicator* comm = comms_.Live(message.comm);
+  if (comm == nullptr) {
+    if (message.kind == Kind::kCreate) post_.TellBroken(from, message.comm);
     if (message.kind == Kind::kReady || message.kind == Kind::kGiveUp) {
-      Tell(from, {.kind = Kind::kGone, .comm = message.comm});
+      post_.Tell(from, {.kind = Kind::kGone, .comm = message.comm});
     }
     return;
   }
-  Record& record = at->second;
-  if (record.rank_of.count(from) == 0) return;
-  const bool from_leader = record.set.front() == from;
+  if (!comm->Has(from)) return;
+  const bool from_leader = comm->leader() == from;
   if (message.kind == Kind::kBroken) {
-    BreakOne(at, message.reason, message.members, false);
-  } else if (message.kind == Kind::kAccept && Leads(record) && record.state == State::kProposed) {
-    record.answered.insert(from);
-    Answered(now, at);
-  } else if (message.kind == Kind::kCreate && from_leader && record.state == State::kProposed) {
-    Make(now, at, message.id);
-  } else if (message.kind == Kind::kReady && Leads(record) && record.state != State::kProposed) {
-    record.after = std::max(record.after, message.group);
-    record.answered.insert(from);
-    AllReady(now, at);
-  } else if (message.kind == Kind::kUse && from_leader && record.state == State::kReady) {
-    record.after = message.group;
-    BecomesUsable(now, at);
+    BreakOne(comm, message.reason, message.members, false);
+  } else if (message.kind == Kind::kAccept && Leads(*comm) && comm->state == State::kProposed) {
+    Answered(now, comm, from, std::nullopt);
+  } else if (message.kind == Kind::kCreate && from_leader && comm->state == State::kProposed) {
+    making_.Make(now, comm, message.id);
+  } else if (message.kind == Kind::kReady && Leads(*comm) && comm->state != State::kProposed) {
+    comm->after = std::max(comm->after, message.group);
+    ReadyAt(now, comm, from);
+  } else if (message.kind == Kind::kUse && from_leader && comm->state == State::kReady) {
+    comm->after = message.group;
+    BecomesUsable(now, comm);
   } else if (message.kind == Kind::kRetire && from_leader) {
-    OnRetire(now, at);
-  } else if (message.kind == Kind::kGiveUp && Leads(record) && record.usable) {
-    Retire(now, at);
-  } else if (message.kind == Kind::kRetired && record.cover && record.state == State::kReady) {
-    record.quit.insert(from);
-    Quit(now, at);
+    OnRetire(now, comm);
+  } else if (message.kind == Kind::kGiveUp && Leads(*comm) && comm->usable) {
+    Retire(now, comm);
+  } else if (message.kind == Kind::kRetired && comm->cover && comm->state == State::kReady) {
+    comm->quit.insert(from);
+    Quit(now, comm);
   } else if (message.kind == Kind::kGone) {
-    OnGone(now, from, at);
+    OnGone(now, from, comm);
   }
 }
 
 // A member does not have it any more: it has retired, as here, or this worker has missed that it is
 // broken.
-void Communicators::OnGone(Instant now, Incarnation from, Records::iterator at) {
-  if (at->second.leads && !at->second.retired) {
-    BreakOne(at, "it is not at all of its members (any more)", {}, true);
-  } else if (at->second.cover) {
-    at->second.quit.insert(from);
-    Quit(now, at);
+void Communicators::OnGone(Instant now, Incarnation from, Communicator* comm) {
+  if (comm->leads && !comm->retired) {
+    BreakOne(comm, "it is not at all of its members (any more)", {}, true);
+  } else if (comm->cover) {
+    comm->quit.insert(from);
+    Quit(now, comm);
   }
 }
 
 void Communicators::OnLost(Instant now, Incarnation peer) {
-  for (auto at = comms_.begin(); at != comms_.end();) {
-    const auto next = std::next(at);
-    if (at->second.rank_of.count(peer) != 0 && peer != self_) {
-      const GroupMember* member = Known(peer);
-      const std::string who = member == nullptr ? "" : " " + std::to_string(member->rank);
-      BreakOne(at, "the connection to rank" + who + " broke", {peer}, true);
-    }
-    at = next;
-  }
-  Resolve();
-  TryWish(now);
+  comms_.ForEach([&](Communicator* comm) {
+    if (!comm->Has(peer) || peer == self_) return;
+    const std::string rank = " " + std::to_string(post_.Known(peer)->rank);
+    BreakOne(comm, "the connection to rank" + rank + " broke", {peer}, true);
+  });
+  ways_.Resolve();
+  TryCover(now);
 }
 
-void Communicators::Tell(Incarnation to, CommMessage message) {
-  if (const GroupMember* member = Known(to)) outgoing_.push_back({*member, std::move(message)});
+// ---- proposals ----
+
+void Communicators::TryCover(Instant now) {
+  if (making_.busy() || !CanMake()) return;
+  if (const std::optional<CommSet> set = demand_.DueCover()) Propose(now, *set, true);
 }
 
-void Communicators::TellAll(const Record& record, const CommMessage& message) {
-  for (const GroupMember& member : record.members) {
-    if (member.incarnation != self_) outgoing_.push_back({member, message});
+Communicator* Communicators::Add(Instant now, CommId id, const CommSet& set, bool cover) {
+  Communicator comm{.id = id, .set = set, .cover = cover, .check_at = now + options_.timeout};
+  for (const Incarnation member : set) {
+    comm.rank_of.emplace(member, static_cast<int>(comm.members.size()));
+    comm.members.push_back(*post_.Known(member));
   }
+  Communicator* added = comms_.Add(std::move(comm));
+  making_.Begin(now, *added);
+  return added;
+}
+
+void Communicators::Propose(Instant now, const CommSet& set, bool cover) {
+  const bool known = std::all_of(
+      set.begin(), set.end(), [&](Incarnation member) { return post_.Known(member) != nullptr; });
+  if (!known || !MakeRoom(now, set, cover)) return demand_.Failed(set, cover, false);
+  const CommId id{.leader = self_, .number = ++numbers_};
+  post_.TellAll(*Add(now, id, set, cover),
+                {.kind = Kind::kPropose, .comm = id, .cover = cover, .members = set});
+}
+
+// Whether there is room for one more. If not, and these are worth it, makes some, for later.
+bool Communicators::MakeRoom(Instant now, const CommSet& set, bool cover) {
+  if (comms_.all().size() + gpu_->aborting() < options_.limit) return true;
+  const std::optional<CommId> id = demand_.Replaceable(set, cover, ways_.newest());
+  if (!id) return false;
+  Communicator* comm = comms_.Find(*id);
+  comm->asked = true;
+  if (Leads(*comm)) {
+    Retire(now, comm);
+  } else {
+    post_.Tell(comm->leader(), {.kind = Kind::kGiveUp, .comm = *id});
+  }
+  return false;
+}
+
+void Communicators::OnProposal(Instant now, Incarnation from, const CommMessage& message) {
+  const auto decline = [&](Refusal refusal, std::string reason) {
+    ++counters_.declined;
+    CommMessage answer{.kind = Kind::kDecline,
+                       .comm = message.comm,
+                       .refusal = refusal,
+                       .reason = std::move(reason)};
+    gpu_ != nullptr ? post_.Tell(from, std::move(answer)) : post_.Decline(from, std::move(answer));
+  };
+  if (gpu_ == nullptr) return decline(Refusal::kNoDevice, "it has no device");
+  const CommSet& set = message.members;
+  if (post_.Known(from) == nullptr || message.comm.leader != from ||
+      comms_.Find(message.comm) != nullptr || set.size() < 2 || set.front() != from ||
+      std::find(set.begin(), set.end(), self_) == set.end()) {
+    return;
+  }
+  if (Status status = gpu_->nccl(); !status.ok()) {
+    return decline(Refusal::kNoDevice, status.message());
+  }
+  Rank last = kNoRank;
+  for (const Incarnation member : set) {
+    const GroupMember* known = post_.Known(member);
+    if (known == nullptr) return decline(Refusal::kUnknown, "it does not know all members");
+    if (known->rank <= last) return;
+    last = known->rank;
+  }
+  // Its leader would not propose these again, if it had one of them that stays.
+  comms_.ForEach([&](Communicator* comm) {
+    if (comm->set != set || !comm->leads || comm->over()) return;
+    BreakOne(comm, "its leader proposes it again", {}, true);
+  });
+  if (making_.busy()) return decline(Refusal::kBusy, "it is making another one");
+  if (!MakeRoom(now, set, message.cover)) return decline(Refusal::kNoRoom, "it has no room for it");
+  Add(now, message.comm, set, message.cover);
+  post_.Tell(from, {.kind = Kind::kAccept, .comm = message.comm});
+}
+
+void Communicators::OnDecline(Instant now, Incarnation from, const CommMessage& message) {
+  if (gpu_ == nullptr || message.comm.leader != self_) return;
+  if (message.refusal == Refusal::kNoDevice && post_.Known(from) != nullptr) {
+    demand_.HasNoDevice(from);
+  }
+  Communicator* comm = comms_.Live(message.comm);
+  if (comm == nullptr || comm->state != State::kProposed || !comm->Has(from)) return;
+  Answered(now, comm, from, message.refusal);
+}
+
+void Communicators::Answered(Instant now, Communicator* comm, Incarnation from,
+                             std::optional<Refusal> refusal) {
+  const std::optional<Refusal> why = making_.Answer(now, comm, from, refusal);
+  if (!why) return;
+  post_.TellAll(*comm, {.kind = Kind::kRetire, .comm = comm->id});
+  const bool soon = *why == Refusal::kBusy || *why == Refusal::kNoDevice;
+  demand_.Failed(comm->set, comm->cover, soon);
+  Abort(*comm);
+}
+
+// ---- making ----
+
+void Communicators::PollMaking(Instant now) {
+  Communicator* comm = comms_.Find(*making_.id());
+  const Result<bool> ready = making_.Poll(now, comm);
+  if (!ready.ok()) return BreakOne(comm, ready.status().message(), making_.Silent(*comm), true);
+  if (*ready) Ready(now, comm);
+}
+
+void Communicators::Ready(Instant now, Communicator* comm) {
+  if (Leads(*comm)) {
+    comm->after = std::max(comm->after, ways_.newest());
+    return ReadyAt(now, comm, self_);
+  }
+  making_.End(comm->id);
+  post_.Tell(comm->leader(), {.kind = Kind::kReady, .comm = comm->id, .group = ways_.newest()});
+}
+
+void Communicators::ReadyAt(Instant now, Communicator* comm, Incarnation member) {
+  if (comm->usable || !making_.IsReady(*comm, member)) return;
+  making_.End(comm->id);
+  demand_.Made(comm->set);
+  post_.TellAll(*comm, {.kind = Kind::kUse, .comm = comm->id, .group = comm->after});
+  BecomesUsable(now, comm);
+}
+
+void Communicators::BecomesUsable(Instant now, Communicator* comm) {
+  if (comm->usable) return;
+  comm->usable = true;
+  ++counters_.made;
+  if (!comm->cover) return;
+  // Smaller ones are of no more use.
+  comms_.ForEach([&](Communicator* other) {
+    if (other == comm || !comm->HasAll(other->set)) return;
+    if (!other->cover || !other->usable || other->broken) return;
+    if (Leads(*other)) Retire(now, other);
+  });
+}
+
+// ---- the end ----
+
+// REQUIRES: it is usable. Does nothing if it is not led here.
+void Communicators::Retire(Instant now, Communicator* comm) {
+  if (comm->retired || !comm->leads) return;
+  post_.TellAll(*comm, {.kind = Kind::kRetire, .comm = comm->id});
+  OnRetire(now, comm);
+}
+
+// Its leader has said so; Sweep lets go of it.
+void Communicators::OnRetire(Instant now, Communicator* comm) {
+  if (!comm->usable) {
+    Abort(*comm);  // withdrawn
+  } else if (comm->cover) {
+    Quit(now, comm);
+  } else {
+    comm->retired = true;
+  }
+}
+
+void Communicators::Quit(Instant now, Communicator* comm) {
+  if (comm->leads) {
+    comm->leads = false;
+    comm->quit.insert(self_);
+    comm->check_at = now + options_.timeout;
+    post_.TellAll(*comm, {.kind = Kind::kRetired, .comm = comm->id});
+  }
+  comm->retired = comm->quit.size() == comm->set.size();
+}
+
+// `gone`: members of it, if that is why.
+void Communicators::BreakOne(Communicator* comm, const std::string& why, const CommSet& gone,
+                             bool tell) {
+  if (comm->broken) return;
+  if (tell) {
+    post_.TellAll(*comm, {.kind = Kind::kBroken, .comm = comm->id, .members = gone, .reason = why});
+  }
+  comm->broken = true;
+  comm->why = why;
+  if (comm->state != State::kProposed) ++counters_.broken;
+  making_.End(comm->id);
+  demand_.Broke(*comm, gone);
+  if (comm->held == 0) Abort(*comm);
 }
 
 // ---- for its owner ----
 
-std::vector<GroupMember> Communicators::Peers() const {
-  std::map<Incarnation, const GroupMember*> peers;
-  for (const auto& [id, record] : comms_) {
-    for (const GroupMember& member : record.members) {
-      if (member.incarnation != self_) peers.emplace(member.incarnation, &member);
-    }
-  }
-  std::vector<GroupMember> all;
-  for (const auto& [incarnation, member] : peers) all.push_back(*member);
-  return all;
-}
-
-std::map<CommId, std::vector<Incarnation>> Communicators::Usable() const {
-  std::map<CommId, std::vector<Incarnation>> usable;
-  for (const auto& [id, record] : comms_) {
-    if (record.usable && !record.broken && !record.retired) usable.emplace(id, record.set);
-  }
-  return usable;
-}
-
 Communicators::Counters Communicators::counters() const {
   Counters counters = counters_;
-  counters.here = comms_.size();
-  counters.making = making_.has_value();
+  counters.here = comms_.all().size();
+  counters.making = making_.busy();
   return counters;
 }
 
 void Communicators::Service(Instant now) {
   if (gpu_ == nullptr) return;
-  if (id_pending_) {
-    if (const std::unique_ptr<Gpu::Id> id = gpu_->TakeUniqueId()) {
-      id_pending_ = false;
-      if (id->status.ok()) unique_id_ = id->id;
-    }
-  }
-  if (making_) Look(now, *making_);
-  if (running_ && !running_->choice && now >= running_->ask_at) {
-    running_->ask_at = now + options_.timeout / kAsks;
-    Tell(running_->leader,
-         {.kind = Kind::kAsk, .comm = running_->waits_on.front(), .group = running_->group});
-  }
-  CheckAll(now);
-  Resolve();
+  making_.TakeUniqueId();
+  if (making_.busy()) PollMaking(now);
+  ways_.Service(now);
+  comms_.ForEach([&](Communicator* comm) { Check(now, comm); });
+  ways_.Resolve();
   Sweep();
-  TryWish(now);
-  poll_at_.reset();
-  if (making_ || id_pending_) poll_at_ = now + kPoll;
+  TryCover(now);
+  making_.PollAgain(now);
 }
 
-// Now and then, whether they are still what they seem to be.
-void Communicators::CheckAll(Instant now) {
-  for (auto at = comms_.begin(); at != comms_.end();) {
-    const auto next = std::next(at);
-    Record& record = at->second;
-    if (now >= record.check_at && !record.broken) {
-      record.check_at = now + options_.timeout;
-      if (!record.leads && !record.retired) {
-        BreakOne(at, "not all of its members gave it up", {}, true);
-      } else if (!Leads(record)) {
-        Tell(record.set.front(), {.kind = Kind::kAsk, .comm = at->first});
-      }
-    }
-    at = next;
+// Now and then, whether one is still what it seems to be.
+void Communicators::Check(Instant now, Communicator* comm) {
+  if (now < comm->check_at || comm->broken) return;
+  comm->check_at = now + options_.timeout;
+  if (!comm->leads && !comm->retired) {
+    BreakOne(comm, "not all of its members gave it up", {}, true);
+  } else if (!Leads(*comm)) {
+    post_.Tell(comm->leader(), {.kind = Kind::kAsk, .comm = comm->id});
   }
 }
 
 std::optional<Instant> Communicators::NextDeadline() const {
-  std::optional<Instant> next = poll_at_;
-  if (running_ && !running_->choice)
-    next = std::min(next.value_or(running_->ask_at), running_->ask_at);
-  for (const auto& [id, record] : comms_) {
-    if (record.broken) continue;
-    next = std::min(next.value_or(record.check_at), record.check_at);
+  std::optional<Instant> next = making_.poll_at();
+  const auto consider = [&next](std::optional<Instant> at) {
+    if (at && (!next || *at < *next)) next = at;
+  };
+  consider(ways_.ask_at());
+  for (const auto& [id, comm] : comms_.all()) {
+    if (!comm.broken) consider(comm.check_at);
   }
   return next;
 }

@@ -39,7 +39,7 @@ enum class FrameKind : std::uint32_t {
   kPart = 14,     // the bytes, in order
   kRefused = 15,  // answers kPull: the sender does not have it, or not for this peer; no payload
   kStop = 16,     // the puller ends the pull; no payload
-  kComm = 17,     // a CommMessage (worker/device/communicators.h); `group` is 0
+  kComm = 17,     // a CommMessage (worker/device/comm_message.h); `group` is 0
   kAck = 18,      // the frames of the receiver's stream `group` have come, up to number `offset`
 };
 
