@@ -1,27 +1,23 @@
 // Notes, pulls and shards between workers (worker/core/exchange.h) over the connections of a mesh.
 //
-// The puller sends kPull to the peer. The peer answers kRefused; or kParcel, with the size and the
-// enclosure, and then the bytes in parts, in order. The peer sends a part only when the part before
-// has been handed to the network. So pulls of one peer take turns, and a slow puller delays only
-// itself. The puller knows the size beforehand and takes no other. The bytes stay where they are
-// received until the core uses them. Published updates and deltas are sent to all pullers from one
-// row.
+// The puller (pulls.h) sends kPull to the peer. The peer (pull_server.h) answers kRefused; or
+// kParcel, with the size and the enclosure, and then the bytes in parts, in order. The peer sends a
+// part only when the part before has been handed to the network. So pulls of one peer take turns,
+// and a slow puller delays only itself. The puller knows the size beforehand and takes no other.
+// The bytes stay where they are received until the core uses them. Published updates and deltas are
+// sent to all pullers from one row.
 //
-// A frame that does not fit its pull fails the pull with kDataLoss; any other wrong frame is
-// dropped. Part of Mesh: used by the background thread alone.
+// Wrong frames are dropped, but for those that fail a pull. Part of Mesh: used by the background
+// thread alone.
 #ifndef PRD_WORKER_MESH_EXCHANGE_H_
 #define PRD_WORKER_MESH_EXCHANGE_H_
 
 #include <cstddef>
-#include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "common/base/messages.h"
@@ -29,11 +25,15 @@
 #include "prd/status.h"
 #include "worker/core/exchange.h"
 #include "worker/memory/buffers.h"
+#include "worker/mesh/early_asks.h"
+#include "worker/mesh/exchange_peers.h"
 #include "worker/mesh/frame.h"
+#include "worker/mesh/offer_watch.h"
 #include "worker/mesh/peers.h"
+#include "worker/mesh/pull_server.h"
+#include "worker/mesh/pulls.h"
 #include "worker/mesh/replica_store.h"
 #include "worker/mesh/shards.h"
-#include "worker/mesh/silence.h"
 
 namespace prd {
 
@@ -58,24 +58,14 @@ class ExchangeEvents {
 
 class Exchange {
  public:
-  // Requests of one peer; more are refused.
-  static constexpr std::size_t kMaxRequests = 256;
-  // Notes and requests of peers that are not met yet are kept for when they are.
-  static constexpr std::size_t kMaxEarly = 256;
-  // Notes to a peer are dropped while this many frames wait to be sent to it.
-  static constexpr std::size_t kMaxQueued = 256;
-
-  struct Counters {
-    std::uint64_t sent_bytes = 0;       // of parcels
-    std::uint64_t held_bytes = 0;       // by pulls now: under way, or waiting to be used
-    std::uint64_t most_held_bytes = 0;  // at any time since the run was joined
-  };
+  using Counters = ExchangeCounters;
+  static constexpr std::size_t kMaxRequests = PullServer::kMaxRequests;
 
   // What is pulled is sent in parts of so many bytes. The pointers must outlive it.
   Exchange(ReplicaStore* store, Peers* peers, ExchangeEvents* events, std::size_t part_bytes);
 
   // Silent peers are asked, and given up, after this time limit from now on.
-  void SetTimeout(DurationNs timeout) { timeout_ = timeout; }
+  void SetTimeout(DurationNs timeout) { peers_.SetTimeout(timeout); }
 
   // From now on this worker is this incarnation in this run; kNoRun: in none. Forgets everything.
   void Join(Incarnation self, RunId run, const Plan& plan);
@@ -85,20 +75,20 @@ class Exchange {
   void Do(Instant now, const SetPeers& action);
   void Do(Instant now, const SendNote& action);
   void Do(Instant now, const StartPull& action);
-  void Do(Instant now, const DropPull& action);
+  void Do(Instant, const DropPull& action) { pulls_.Drop(action.ticket); }
   void Do(Instant now, const Serve& action);
-  void Do(Instant now, const Refuse& action);
+  void Do(Instant, const Refuse& action) { server_.Refuse(action.request); }
   void Do(Instant now, const SetIteration& action);
   void Do(Instant now, const PublishUpdate& action);
-  void Do(Instant now, const RetireUpdate& action);
+  void Do(Instant, const RetireUpdate& action) { updates_.erase(action.iteration); }
   void Do(Instant now, const MixUpdates& action);
-  void Do(Instant now, const CutShards& action);
-  void Do(Instant now, const TakeDelta& action);
+  void Do(Instant, const CutShards& action) { shards_.Cut(action.shards); }
+  void Do(Instant, const TakeDelta& action) { shards_.TakeDelta(action.share); }
   void Do(Instant now, const KeepShard& action);
   void Do(Instant now, const AddDelta& action);
-  void Do(Instant now, const MergePending& action);
+  void Do(Instant, const MergePending& action) { shards_.Merge(action.shard); }
   void Do(Instant now, const ReadShard& action);
-  void Do(Instant now, const ForgetShard& action);
+  void Do(Instant, const ForgetShard& action) { shards_.Forget(action.shard); }
 
   // A frame of the kinds from kNote on, to this incarnation. False: it counts for nothing.
   bool OnFrame(Instant now, const FrameHeader& header, SharedBytes payload);
@@ -110,11 +100,11 @@ class Exchange {
   bool IsAsked(Instant now, const FrameHeader& ping);
   // Tells all whose pulls are not answered, as if they had asked whether something is still to
   // come.
-  void SayToCome(Instant now);
+  void SayToCome(Instant now) { server_.SayToCome(now); }
   // False: it counts for nothing.
   bool OnPong(Instant now, const FrameHeader& header);
   // Endpoints of peers that did not answer, once: their connections are better given up.
-  std::vector<std::string> TakeUnreachable() { return std::exchange(unreachable_, {}); }
+  std::vector<std::string> TakeUnreachable() { return peers_.TakeGivenUp(); }
 
   // Sends as much as connections take, and reports notes, requests and ended pulls.
   void Service(Instant now);
@@ -124,91 +114,28 @@ class Exchange {
   // Other memory is used from now on. REQUIRES: no run is joined.
   void Forget() { buffers_.Forget(); }
   // Something that is to be sent is on its way to host memory.
-  bool Arriving() const;
+  bool Arriving() const { return server_.Arriving(); }
 
   const Counters& counters() const { return counters_; }
 
  private:
-  struct Pull {
-    Incarnation from = 0;
-    std::string endpoint;  // empty: nobody was asked
-    std::size_t bytes = 0;
-    bool described = false;          // kParcel has come
-    std::shared_ptr<Buffer> buffer;  // from then on
-    std::size_t received = 0;
-    ShardHeader enclosure;
-    Silence silence;
-    Status failure;
-    bool reported = false;
-
-    bool complete() const { return described && received == bytes; }
-    bool ended() const { return !failure.ok() || complete(); }
-  };
-  struct Asked {  // by a peer
-    Incarnation from = 0;
-    std::string endpoint;
-    std::uint64_t number = 0;  // the peer's
-    Slice slice;               // once it is served
-    std::size_t sent = 0;
-    Instant progress;
-  };
-  struct Early {
-    FrameHeader header;
-    SharedBytes payload;
-  };
-
-  std::string EndpointOf(Incarnation peer) const;
-  bool Say(Incarnation to, const std::string& endpoint, FrameKind kind, std::uint64_t number,
-           std::span<const std::byte> payload);
-  std::size_t Ready(const Slice& slice) const;
-  bool SendPart(Instant now, Asked* asked);
-
-  bool OnAsking(Instant now, const FrameHeader& header, SharedBytes payload);
-  bool OnNote(const FrameHeader& header, std::span<const std::byte> payload);
-  bool OnPull(Instant now, const FrameHeader& header, std::span<const std::byte> payload);
-  bool OnStop(const FrameHeader& header);
-  bool OnAnswer(Instant now, const FrameHeader& header, std::span<const std::byte> payload);
-  Status TakeInfo(Pull* pull, std::span<const std::byte> payload);
-  Status TakePart(Pull* pull, const FrameHeader& header, std::span<const std::byte> payload);
-
+  bool OnAsking(Instant now, const FrameHeader& header, std::span<const std::byte> payload);
   std::optional<std::size_t> BytesOf(const PeerItem& parcel) const;
   Slice Find(const PeerItem& parcel);
-  void Fail(Ticket ticket, Pull* pull, Status status);
-  void Hold(Pull* pull);
-  std::shared_ptr<Buffer> LetGo(Pull* pull);
-  std::shared_ptr<Buffer> Use(Ticket ticket);
-
-  void HearEarly(Instant now);
-  void SendParts(Instant now);
-  void Ask(Instant now, Incarnation peer, const std::string& endpoint, std::uint64_t number);
-  void WatchPull(Instant now, Ticket ticket, Pull* pull);
-  void WatchOffers(Instant now);
-  void EndPulls(Instant now);
-  void NoteOutOfReach(Incarnation peer);
 
   ReplicaStore* store_;
-  Peers* peers_;
   ExchangeEvents* events_;
-  std::size_t part_bytes_;
-  DurationNs timeout_ = 0;
-  Incarnation self_ = 0;
-  RunId run_ = kNoRun;
-  bool due_ = false;  // Service has something to do at once
-
-  std::map<Incarnation, std::string> met_;  // their endpoints; empty: it has none to be used
-  std::map<Incarnation, Rank> ranks_;       // of those
-  std::set<Rank> out_of_reach_;             // to be reported
-  std::deque<Early> early_;
-  std::map<Ticket, Pull> pulls_;
-  std::map<Incarnation, Silence> offered_;  // peers not heard of since an offer to them
-  std::map<Request, Asked> asked_;
-  Request requests_ = 0;
-  std::vector<std::string> unreachable_;
-
+  Counters counters_;
   Buffers buffers_;
   std::map<Iteration, std::shared_ptr<Buffer>> updates_;  // published
   Shards shards_;
-  Counters counters_;
+
+  ExchangePeers peers_;
+  EarlyAsks early_;
+  OfferWatch offers_;
+  PullServer server_;
+  Pulls pulls_;
+  bool met_ = false;  // some peers that may have been heard already
 };
 
 }  // namespace prd
