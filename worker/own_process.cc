@@ -1,13 +1,14 @@
 #include "worker/own_process.h"
 
 #include <pthread.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+
+#include "common/io/connection_facts.h"
 
 namespace prd {
 namespace {
@@ -18,12 +19,6 @@ struct Slot {
   std::atomic<std::uint64_t> cookie{0};  // the kernel's number of it, never used twice
 };
 std::array<Slot, 256> slots;
-
-std::uint64_t CookieOf(int socket) {
-  std::uint64_t cookie = 0;
-  socklen_t size = sizeof cookie;
-  return ::getsockopt(socket, SOL_SOCKET, SO_COOKIE, &cookie, &size) == 0 ? cookie : 0;
-}
 
 // In the child, which has this thread alone.
 void CloseCopies() {
@@ -55,7 +50,7 @@ void OwnProcess::Keep(int socket) {
   if (slot_ < 0) return;
   Slot& slot = slots[static_cast<std::size_t>(slot_)];
   slot.socket = -1;
-  slot.cookie = socket < 0 ? 0 : CookieOf(socket);
+  slot.cookie = CookieOf(socket).value_or(0);
   slot.socket = socket;
 }
 

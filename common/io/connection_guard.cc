@@ -1,25 +1,11 @@
 #include "common/io/connection_guard.h"
 
-#include <fcntl.h>
-#include <linux/tcp.h>
-#include <netinet/in.h>
-#include <poll.h>
-#include <sys/eventfd.h>
-#include <sys/ioctl.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <csignal>
-#include <cstdlib>
-#include <cstring>
 #include <utility>
-#include <vector>
 
 #include "common/io/clock.h"
 #include "common/io/heap.h"
-#include "common/io/system_error.h"
 
 namespace prd {
 namespace {
@@ -37,91 +23,17 @@ constexpr std::uint64_t kDrains = 2;
 constexpr long kIdleMs = 1000;
 // Between a connection's first message and the event that tells of the connection, at most.
 constexpr DurationNs kEarly = kSecond;
-constexpr std::string_view kGone = "gone";  // a peer that is not known any more
 constexpr long kGrowth = 4 << 20;  // of the process, in bytes, after which the guard looks at once
 
-std::optional<std::uint64_t> CookieOf(int fd) {
-  std::uint64_t cookie = 0;
-  socklen_t size = sizeof cookie;
-  if (::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &size) != 0) return std::nullopt;
-  return cookie;
-}
-
-// Bytes that were taken from a local socket since its peek offset was set to this. Nobody peeks
-// there. The kernel takes from the offset, down to 0, what a read consumes (unix(7), SO_PEEK_OFF).
-constexpr int kPeekFrom = 1 << 30;
-
-bool CountFromHere(int fd) {
-  return ::setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &kPeekFrom, sizeof kPeekFrom) == 0;
-}
-
-std::uint64_t TakenFromLocal(int fd) {
-  int offset = kPeekFrom;
-  socklen_t size = sizeof offset;
-  if (::getsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &offset, &size) != 0) return 0;
-  return static_cast<std::uint64_t>(kPeekFrom - std::clamp(offset, 0, kPeekFrom));
-}
-
-// Bytes that were received on a TCP connection and taken from the kernel.
-std::optional<std::uint64_t> TakenFrom(int fd) {
-  tcp_info info{};
-  socklen_t size = sizeof info;
-  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return std::nullopt;
-  if (size < offsetof(tcp_info, tcpi_bytes_received) + sizeof info.tcpi_bytes_received) {
-    return std::nullopt;
-  }
-  int waiting = 0;
-  if (::ioctl(fd, FIONREAD, &waiting) != 0) return std::nullopt;
-  const auto queued = static_cast<std::uint64_t>(std::max(waiting, 0));
-  return info.tcpi_bytes_received - std::min<std::uint64_t>(queued, info.tcpi_bytes_received);
-}
-
-// What has come and is not read is dropped, too: shutdown(2) would let a TCP peer send on, and
-// ZeroMQ would read it.
-void Break(int fd, bool tcp) {
-  sockaddr nobody{};
-  nobody.sa_family = AF_UNSPEC;
-  if (!tcp || ::connect(fd, &nobody, sizeof nobody) != 0) ::shutdown(fd, SHUT_RDWR);
-}
-
-// The other side has closed it, or it is broken.
-bool HungUp(int fd) {
-  pollfd item{.fd = fd, .events = POLLRDHUP, .revents = 0};
-  return ::poll(&item, 1, 0) > 0 && (item.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
-}
-
-struct PeerName {
-  std::string name;
-  bool tcp = false;
-};
-
-PeerName PeerOf(int fd) {
-  sockaddr_storage address{};
-  socklen_t size = sizeof address;
-  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0)
-    return {std::string(kGone)};
-  if (address.ss_family == AF_INET) {
-    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address).sin_addr;
-    return {"4" + std::string(reinterpret_cast<const char*>(&v4), sizeof v4), true};
-  }
-  if (address.ss_family == AF_INET6) {
-    // A host may choose the lower half of its address.
-    const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
-    const bool mapped = IN6_IS_ADDR_V4MAPPED(&v6);
-    const char* bytes = reinterpret_cast<const char*>(&v6);
-    return {mapped ? "4" + std::string(bytes + 12, 4) : "6" + std::string(bytes, 8), true};
-  }
-  ucred user{};
-  socklen_t user_size = sizeof user;
-  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &user, &user_size) != 0) return {"unknown"};
-  return {user.uid == ::geteuid() ? std::string() : "u" + std::to_string(user.uid)};
+int DescriptorOf(const zmq::message_t& part) {
+  return ::zmq_msg_get(const_cast<zmq::message_t&>(part).handle(), ZMQ_SRCFD);
 }
 
 }  // namespace
 
-ConnectionGuard::ConnectionGuard(zmq::socket_ref socket, const Options& options)
-    : socket_(socket),
-      options_(options),
+ConnectionGuard::ConnectionGuard(const Options& options)
+    : options_(options),
+      growth_(kGrowth),
       arrivals_(options.max_new_per_s),
       max_silent_(options.max_silent),
       in_all_(options.max_unread_in_all) {}
@@ -129,46 +41,23 @@ ConnectionGuard::ConnectionGuard(zmq::socket_ref socket, const Options& options)
 Result<std::unique_ptr<ConnectionGuard>> ConnectionGuard::Make(zmq::context_t& context,
                                                                zmq::socket_ref socket,
                                                                const Options& options) {
-  std::unique_ptr<ConnectionGuard> guard(new ConnectionGuard(socket, options));
-  guard->nothing_ = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
-  guard->copy_ = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
-  guard->memory_ = ::open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
-  if (guard->nothing_ < 0 || guard->copy_ < 0) {
-    return SystemError(Code::kUnavailable, "/dev/null cannot be opened", errno);
-  }
-  guard->told_ = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  if (guard->told_ < 0) {
-    return SystemError(Code::kUnavailable, "no eventfd", errno);
-  }
-  static std::atomic<std::uint64_t> number{0};
-  const std::string name = "inproc://prd-guard-" + std::to_string(++number);
-  constexpr int kEvents = ZMQ_EVENT_LISTENING | ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_ACCEPT_FAILED |
-                          ZMQ_EVENT_CLOSED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_MONITOR_STOPPED;
-  try {
-    // First: the destructor waits for a monitor's last event to be read.
-    guard->events_ = zmq::socket_t(context, zmq::socket_type::pair);
-    guard->events_.set(zmq::sockopt::linger, 0);
-    if (::zmq_socket_monitor(socket.handle(), name.c_str(), kEvents) != 0) throw zmq::error_t();
-    guard->events_.connect(name);
-  } catch (const zmq::error_t& error) {
-    return SystemError(Code::kInternal, "connections cannot be watched", error.num());
-  }
+  std::unique_ptr<ConnectionGuard> guard(new ConnectionGuard(options));
+  if (Status status = guard->breaker_.Open(); !status.ok()) return status;
+  if (Status status = guard->claims_.Open(); !status.ok()) return status;
+  if (Status status = guard->monitor_.Start(context, socket); !status.ok()) return status;
   guard->thread_ = std::thread([raw = guard.get()] { raw->Run(); });
   return guard;
 }
 
 ConnectionGuard::~ConnectionGuard() {
   stopping_ = true;
-  (void)::zmq_socket_monitor(socket_.handle(), nullptr, 0);  // its last event wakes the thread
+  monitor_.Stop();  // its last event wakes the thread
   if (thread_.joinable()) thread_.join();
-  for (const int fd : {nothing_, copy_, told_, memory_}) {
-    if (fd >= 0) ::close(fd);
-  }
 }
 
 bool ConnectionGuard::Delivered(const zmq::message_t& part, std::uint64_t bytes, bool sense,
                                 std::string_view group, std::size_t most) {
-  const int fd = ::zmq_msg_get(const_cast<zmq::message_t&>(part).handle(), ZMQ_SRCFD);
+  const int fd = DescriptorOf(part);
   const std::lock_guard lock(mutex_);
   const auto it = connections_.find(fd);
   if (it == connections_.end()) {
@@ -186,7 +75,7 @@ bool ConnectionGuard::Delivered(const zmq::message_t& part, std::uint64_t bytes,
   connection.delivered = true;
   connection.given += bytes;
   if (!sense || connection.ended) return !connection.surplus;
-  if (std::exchange(connection.silent, false)) SetSilent(connection, fd, false);
+  if (std::exchange(connection.silent, false)) peers_.Spoke(connection.peer, connection.serial);
   if (drains_ - connection.drains >= kDrains) {
     connection.own = true;
     connection.doomed = false;
@@ -204,33 +93,23 @@ bool ConnectionGuard::Delivered(const zmq::message_t& part, std::uint64_t bytes,
 }
 
 void ConnectionGuard::Claim(const zmq::message_t& part, std::uint64_t claim) {
-  const int fd = ::zmq_msg_get(const_cast<zmq::message_t&>(part).handle(), ZMQ_SRCFD);
+  const int fd = DescriptorOf(part);
   const std::lock_guard lock(mutex_);
   // Should another connection have this descriptor by now, the claim goes to that: it ends with it,
   // or is void once that one is claimed. The message's own connection has ended in any case.
   const std::optional<std::uint64_t> cookie = CookieOf(fd);
-  if (!cookie) return TellEnd(claim);
+  if (!cookie) return claims_.End(claim);
   const auto it = connections_.find(fd);
   if (it != connections_.end() && it->second.cookie == *cookie) {
     it->second.claim = claim;
-    return;
+  } else {
+    claims_.Keep(MonotonicNs(), fd, *cookie, claim);
   }
-  Claimed& claimed = claimed_[fd];
-  if (claimed.claim > 0 && claimed.cookie != *cookie) TellEnd(claimed.claim);
-  claimed = {.claim = claim, .cookie = *cookie, .since = MonotonicNs()};
 }
 
 std::vector<std::uint64_t> ConnectionGuard::TakeEnded() {
   const std::lock_guard lock(mutex_);
-  if (ended_.empty()) return {};
-  eventfd_t count = 0;
-  (void)::eventfd_read(told_, &count);
-  return std::exchange(ended_, {});
-}
-
-void ConnectionGuard::TellEnd(std::uint64_t claim) {
-  ended_.push_back(claim);
-  if (ended_.size() == 1) (void)::eventfd_write(told_, 1);
+  return claims_.TakeEnded();
 }
 
 // False: it is full.
@@ -275,7 +154,9 @@ void ConnectionGuard::Doom(int fd, Connection* connection) {
 
 ConnectionGuard::Counters ConnectionGuard::counters() const {
   const std::lock_guard lock(mutex_);
-  return counters_;
+  Counters counters = counters_;
+  counters.open = peers_.open();
+  return counters;
 }
 
 // ---- the thread ----
@@ -287,13 +168,12 @@ void ConnectionGuard::Run() {
   try {
     while (!stopping_) {
       const bool idle = !arrivals_.dropping() && !Counts();
-      zmq_pollitem_t item{.socket = events_.handle(), .fd = 0, .events = ZMQ_POLLIN, .revents = 0};
-      (void)::zmq_poll(&item, 1, idle ? kIdleMs : static_cast<long>(options_.pace / kMillisecond));
-      while (events_.get(zmq::sockopt::events) & ZMQ_POLLIN) {
-        if (!OnEvent()) return;
+      monitor_.Wait(idle ? kIdleMs : static_cast<long>(options_.pace / kMillisecond));
+      while (const std::optional<SocketMonitor::Event> event = monitor_.Next()) {
+        if (!OnEvent(*event)) return;
       }
       LimitArrivals(nullptr);
-      if (MonotonicNs() >= look_at_ || Grown()) Look();
+      if (MonotonicNs() >= look_at_ || growth_.Grown()) Look();
     }
   } catch (const zmq::error_t&) {  // the context ends
   }
@@ -302,35 +182,27 @@ void ConnectionGuard::Run() {
 // Whether there is a connection whose bytes are counted, or one that is claimed and not known.
 bool ConnectionGuard::Counts() const {
   const std::lock_guard lock(mutex_);
-  return !claimed_.empty() || std::any_of(connections_.begin(), connections_.end(),
-                                          [](const auto& entry) { return entry.second.counted; });
+  return claims_.keeps() || std::any_of(connections_.begin(), connections_.end(),
+                                        [](const auto& entry) { return entry.second.counted; });
 }
 
 // False: it was the last one.
-bool ConnectionGuard::OnEvent() {
-  zmq::message_t frame;
-  if (!events_.recv(frame, zmq::recv_flags::dontwait)) return true;
-  std::uint16_t event = 0;
-  std::int32_t value = 0;
-  if (frame.size() >= sizeof event + sizeof value) {
-    std::memcpy(&event, frame.data(), sizeof event);
-    std::memcpy(&value, frame.data<char>() + sizeof event, sizeof value);
-  }
-  while (frame.more()) (void)events_.recv(frame, zmq::recv_flags::none);
-  if (event == ZMQ_EVENT_LISTENING) arrivals_.Watch(value);
-  if (event == ZMQ_EVENT_ACCEPTED) OnAccepted(value);
-  if (event == ZMQ_EVENT_ACCEPT_FAILED) {  // ZMQ_IPC_FILTER_UID, above all
+bool ConnectionGuard::OnEvent(const SocketMonitor::Event& event) {
+  const int kind = event.kind;
+  if (kind == ZMQ_EVENT_LISTENING) arrivals_.Watch(event.value);
+  if (kind == ZMQ_EVENT_ACCEPTED) OnAccepted(event.value);
+  if (kind == ZMQ_EVENT_ACCEPT_FAILED) {  // ZMQ_IPC_FILTER_UID, above all
     const std::lock_guard lock(mutex_);
     ++counters_.refused;
   }
-  if (event == ZMQ_EVENT_CLOSED || event == ZMQ_EVENT_DISCONNECTED) OnClosed(value);
-  return event != ZMQ_EVENT_MONITOR_STOPPED;
+  if (kind == ZMQ_EVENT_CLOSED || kind == ZMQ_EVENT_DISCONNECTED) OnClosed(event.value);
+  return kind != ZMQ_EVENT_MONITOR_STOPPED;
 }
 
 void ConnectionGuard::OnAccepted(int fd) {
   OnClosed(fd);  // ZeroMQ closes some without an event
-  PeerName peer = PeerOf(fd);
-  if (peer.tcp || peer.name == kGone) LimitArrivals(&peer.name);
+  ConnectionPeer peer = PeerOf(fd);
+  if (peer.tcp || peer.gone) LimitArrivals(&peer.name);
   const std::lock_guard lock(mutex_);
   Early early;
   if (const auto found = early_.find(fd); found != early_.end()) {
@@ -339,25 +211,21 @@ void ConnectionGuard::OnAccepted(int fd) {
   }
   const bool spoke = early.since > 0;
   const std::optional<std::uint64_t> cookie = CookieOf(fd);
-  const Claimed claimed = std::exchange(claimed_[fd], {});
-  claimed_.erase(fd);
-  if (claimed.claim > 0 && claimed.cookie != cookie) TellEnd(claimed.claim);
+  const std::uint64_t claim = claims_.Take(fd, cookie);
   if (!cookie) return LeaveGroup(early.group);  // closed already
   Connection& connection = connections_[fd];
   connection.cookie = *cookie;
-  if (claimed.cookie == *cookie) connection.claim = claimed.claim;
+  connection.claim = claim;
   connection.serial = ++next_serial_;
   connection.drains = drains_;
   connection.peer = std::move(peer.name);
   connection.tcp = peer.tcp;
   connection.counted = peer.tcp || (!connection.peer.empty() && CountFromHere(fd));
-  Peer& of = peers_[connection.peer];
-  ++of.open;
-  SetSilent(connection, fd, true);
+  peers_.Open(connection.peer, connection.serial, fd);
   if (spoke) {
     connection.silent = false;
     connection.delivered = true;
-    SetSilent(connection, fd, false);
+    peers_.Spoke(connection.peer, connection.serial);
     connection.group = std::move(early.group);
     connection.surplus = early.surplus;
     if (early.surplus) {
@@ -366,23 +234,20 @@ void ConnectionGuard::OnAccepted(int fd) {
     }
     if (early.doomed) Doom(fd, &connection);
   }
-  ++counters_.open;
-  const auto oldest = [fd](const std::map<std::uint64_t, int>& silent) {
-    return silent.empty() ? fd : silent.begin()->second;
-  };
   const auto end = [this](int victim) {
     ++counters_.refused;
     End(victim, &connections_.at(victim));
   };
+  const std::string& name = connection.peer;
   if (in_all_ > 0 && orphaned_ > in_all_) {
     end(fd);
-  } else if (options_.max_per_peer > 0 && !connection.peer.empty() &&
-             of.open > options_.max_per_peer) {
-    end(oldest(of.silent));
-  } else if (options_.max_connections > 0 && counters_.open > options_.max_connections) {
-    end(oldest(silent_));
-  } else if (max_silent_ > 0 && others_silent_ > max_silent_) {
-    end(peers_.at(most_silent_.rbegin()->second).silent.begin()->second);
+  } else if (options_.max_per_peer > 0 && !name.empty() &&
+             peers_.OpenOf(name) > options_.max_per_peer) {
+    end(peers_.OldestOf(name).value_or(fd));
+  } else if (options_.max_connections > 0 && peers_.open() > options_.max_connections) {
+    end(peers_.Oldest().value_or(fd));
+  } else if (max_silent_ > 0 && peers_.others_silent() > max_silent_) {
+    end(*peers_.OldestOfMost());
   }
 }
 
@@ -399,25 +264,6 @@ void ConnectionGuard::LimitArrivals(const std::string* source) {
   ++counters_.rushes;
 }
 
-void ConnectionGuard::SetSilent(const Connection& connection, int fd, bool silent) {
-  std::map<std::uint64_t, int>& of = peers_.at(connection.peer).silent;
-  const bool counts = !connection.peer.empty();
-  if (counts) {
-    most_silent_.erase({of.size(), connection.peer});
-    others_silent_ -= of.size();
-  }
-  if (silent) {
-    of[connection.serial] = fd;
-    silent_[connection.serial] = fd;
-  } else {
-    of.erase(connection.serial);
-    silent_.erase(connection.serial);
-  }
-  if (!counts || of.empty()) return;
-  most_silent_.emplace(of.size(), connection.peer);
-  others_silent_ += of.size();
-}
-
 void ConnectionGuard::OnClosed(int fd) {
   const std::lock_guard lock(mutex_);
   const auto it = connections_.find(fd);
@@ -428,9 +274,9 @@ void ConnectionGuard::OnClosed(int fd) {
     // The event may be older than the connection that has this descriptor now.
     const std::uint64_t cookie = it->second.cookie;
     if (CookieOf(fd) != cookie || HungUp(fd)) {
-      TellEnd(claim);
+      claims_.End(claim);
     } else {
-      claimed_[fd] = {.claim = claim, .cookie = cookie, .since = MonotonicNs()};
+      claims_.Keep(MonotonicNs(), fd, cookie, claim);
       look_at_ = std::min(look_at_, MonotonicNs() + options_.pace);
     }
   }
@@ -438,32 +284,14 @@ void ConnectionGuard::OnClosed(int fd) {
 }
 
 void ConnectionGuard::Uncount(const Connection& connection) {
-  --counters_.open;
-  SetSilent(connection, -1, false);
-  const auto peer = peers_.find(connection.peer);
-  if (--peer->second.open == 0) peers_.erase(peer);
+  peers_.Close(connection.peer, connection.serial);
   LeaveGroup(connection.group);
 }
 
 void ConnectionGuard::End(int fd, Connection* connection) {
-  if (::dup3(fd, copy_, O_CLOEXEC) >= 0) {
-    if (CookieOf(copy_) == connection->cookie) Break(copy_, connection->tcp);
-    (void)::dup3(nothing_, copy_, O_CLOEXEC);
-  }
+  breaker_.Break(fd, connection->cookie, connection->tcp);
   connection->ended = true;
   Uncount(*connection);
-}
-
-// Whether the process has grown by much since the last look.
-bool ConnectionGuard::Grown() {
-  char text[128] = {};
-  if (memory_ < 0 || ::pread(memory_, text, sizeof text - 1, 0) <= 0) return true;
-  char* rest = nullptr;
-  (void)std::strtol(text, &rest, 10);
-  const long pages = std::strtol(rest, nullptr, 10);
-  const bool grown = pages - pages_ > kGrowth / ::sysconf(_SC_PAGESIZE);
-  if (grown || pages < pages_) pages_ = pages;
-  return grown;
 }
 
 void ConnectionGuard::EndCondemned() {
@@ -484,24 +312,11 @@ void ConnectionGuard::Look() {
   look_at_ = MonotonicNs() + kLookAnyway;
   EndCondemned();
   if (std::exchange(trim_, false)) TrimHeap();
-  struct Sample {
-    int fd = -1;
-    bool tcp = false;
-    bool counted = false;
-    std::uint64_t taken = 0;
-  };
-  std::vector<Sample> samples;
-  {
-    const std::lock_guard lock(mutex_);
-    for (const auto& [fd, connection] : connections_) {
-      if (connection.ended) continue;
-      samples.push_back({.fd = fd, .tcp = connection.tcp, .counted = connection.counted});
-    }
-  }
+  std::vector<Sample> samples = TakeSamples();
   const bool drained = drained_.exchange(false);
   for (Sample& sample : samples) {
     if (!sample.counted) continue;
-    sample.taken = sample.tcp ? TakenFrom(sample.fd).value_or(0) : TakenFromLocal(sample.fd);
+    sample.taken = sample.tcp ? TakenFromTcp(sample.fd).value_or(0) : TakenFromLocal(sample.fd);
   }
 
   const std::lock_guard lock(mutex_);
@@ -511,28 +326,39 @@ void ConnectionGuard::Look() {
     if (over) LeaveGroup(early.group);
     return over;
   });
-  std::erase_if(claimed_, [this](const auto& entry) {
-    const auto& [fd, claimed] = entry;
-    if (MonotonicNs() - claimed.since <= kEarly && CookieOf(fd) == claimed.cookie) return false;
-    if (CookieOf(fd) != claimed.cookie) TellEnd(claimed.claim);
-    return true;
-  });
-  std::uint64_t unread = 0;
-  std::uint64_t silent_unread = 0;
-  std::vector<std::pair<std::uint64_t, int>> most;
+  claims_.Expire(MonotonicNs());
+  Measure(samples, drained);
+  ++looks_;
+  Cut();
+  if (trim_) look_at_ = MonotonicNs() + options_.pace;
+}
+
+std::vector<ConnectionGuard::Sample> ConnectionGuard::TakeSamples() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<Sample> samples;
+  for (const auto& [fd, connection] : connections_) {
+    if (connection.ended) continue;
+    samples.push_back({.fd = fd, .tcp = connection.tcp, .counted = connection.counted});
+  }
+  return samples;
+}
+
+// What connections have brought, of which there are these samples. `drained`: all messages have
+// been read meanwhile.
+void ConnectionGuard::Measure(const std::vector<Sample>& samples, bool drained) {
   for (const Sample& sample : samples) {
     const auto it = connections_.find(sample.fd);
     if (it == connections_.end() || it->second.ended) continue;
     Connection& connection = it->second;
     if (CookieOf(sample.fd) != connection.cookie) {  // closed without an event
       Uncount(connection);
-      if (connection.claim > 0) TellEnd(connection.claim);
+      if (connection.claim > 0) claims_.End(connection.claim);
       connections_.erase(it);
       continue;
     }
     if (!connection.counted) continue;
     const std::uint64_t taken = connection.taken + sample.taken;
-    if (!sample.tcp && sample.taken > kPeekFrom / 2 && CountFromHere(sample.fd)) {
+    if (!sample.tcp && sample.taken > kMaxLocalCount / 2 && CountFromHere(sample.fd)) {
       connection.taken = taken;
     }
     if (std::exchange(connection.delivered, false)) connection.read = taken;
@@ -541,19 +367,28 @@ void ConnectionGuard::Look() {
     // this number makes the two differ. They begin anew whenever all has been read.
     if (drained || connection.given > taken) connection.given = taken;
     if (options_.max_backlog > 0) connection.backlog = taken - connection.given;
+  }
+}
+
+// Ends connections that have brought too much. Those that have too much together are cut until they
+// have half as much.
+void ConnectionGuard::Cut() {
+  std::uint64_t unread = 0;
+  std::uint64_t silent_unread = 0;
+  std::vector<std::pair<std::uint64_t, int>> most;
+  for (const auto& [fd, connection] : connections_) {
+    if (connection.ended || !connection.counted) continue;
     unread += connection.unread;
     if (connection.silent) silent_unread += connection.unread;
-    most.emplace_back(connection.unread, sample.fd);
+    most.emplace_back(connection.unread, fd);
   }
-  ++looks_;
   std::sort(most.rbegin(), most.rend());
-  // Those that have too much together are cut until they have half as much.
   const std::uint64_t in_all = in_all_;
   const std::uint64_t of_silent = options_.max_unread_silent_in_all;
   const bool too_much = in_all > 0 && unread > in_all;
   const bool too_much_silent = of_silent > 0 && silent_unread > of_silent;
   for (const auto& [bytes, fd] : most) {
-    const Connection& connection = connections_.at(fd);
+    Connection& connection = connections_.at(fd);
     const bool silent = connection.silent;
     const bool own_limit = silent && options_.max_unread_silent > 0;
     const std::uint64_t limit = own_limit ? options_.max_unread_silent : options_.max_unread;
@@ -566,9 +401,8 @@ void ConnectionGuard::Look() {
     unread -= bytes;
     if (silent) silent_unread -= bytes;
     trim_ = true;
-    End(fd, &connections_.at(fd));
+    End(fd, &connection);
   }
-  if (trim_) look_at_ = MonotonicNs() + options_.pace;
 }
 
 }  // namespace prd

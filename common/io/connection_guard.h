@@ -20,7 +20,8 @@
 //
 // TCP connections that come too fast are not accepted (arrival_limit.h).
 //
-// It also tells when a connection has ended that somebody claims (Claim).
+// It also tells when a connection has ended that somebody claims (Claim). What it is made of:
+// socket_monitor.h, connection_facts.h, connection_claims.h, peer_connections.h, process_growth.h.
 //
 // Delivered, Claim, TakeEnded, End, Drained and Allow may be called in any thread, the rest in the
 // socket's.
@@ -34,8 +35,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -45,6 +44,11 @@
 
 #include "common/base/time.h"
 #include "common/io/arrival_limit.h"
+#include "common/io/connection_claims.h"
+#include "common/io/connection_facts.h"
+#include "common/io/peer_connections.h"
+#include "common/io/process_growth.h"
+#include "common/io/socket_monitor.h"
 #include "prd/status.h"
 
 namespace prd {
@@ -94,7 +98,7 @@ class ConnectionGuard {
   // Numbers of connections that have ended since the last call. When there are some, the descriptor
   // ended() is readable.
   std::vector<std::uint64_t> TakeEnded();
-  int ended() const { return told_; }
+  int ended() const { return claims_.descriptor(); }
   // Ends all connections of this group. A message may be read when its connection has ended and
   // another has its descriptor: a connection that only such messages may have put into the group
   // ends ten seconds later, unless its own say otherwise.
@@ -145,66 +149,50 @@ class ConnectionGuard {
     bool surplus = false;
     bool doomed = false;
   };
-  // A connection that is claimed, and that the monitor has not told of yet.
-  struct Claimed {
-    std::uint64_t claim = 0;
-    std::uint64_t cookie = 0;
-    std::int64_t since = 0;
-  };
   struct Condemned {
     int fd = -1;
     std::uint64_t cookie = 0;
     std::int64_t at = 0;
     bool surplus = false;  // else: doomed
   };
-  struct Peer {
-    std::size_t open = 0;
-    std::map<std::uint64_t, int> silent;  // by age, to descriptors
+  struct Sample {
+    int fd = -1;
+    bool tcp = false;
+    bool counted = false;
+    std::uint64_t taken = 0;
   };
 
-  ConnectionGuard(zmq::socket_ref socket, const Options& options);
+  explicit ConnectionGuard(const Options& options);
   void Run();
-  bool OnEvent();
+  bool OnEvent(const SocketMonitor::Event& event);
   void OnAccepted(int fd);
   void LimitArrivals(const std::string* source);
   void OnClosed(int fd);
   void Uncount(const Connection& connection);
   bool EnterGroup(std::string_view group, std::size_t most);
   void LeaveGroup(std::string_view group);
-  void SetSilent(const Connection& connection, int fd, bool silent);
   void End(int fd, Connection* connection);
   bool Counts() const;
-  bool Grown();
   void Look();
+  std::vector<Sample> TakeSamples() const;
+  void Measure(const std::vector<Sample>& samples, bool drained);
+  void Cut();
   void EndCondemned();
   void Doom(int fd, Connection* connection);
-  void TellEnd(std::uint64_t claim);
 
-  zmq::socket_ref socket_;
   const Options options_;
-  zmq::socket_t events_;  // the monitor's other end; the thread's
-  // A descriptor to be replaced by a copy of another one. A copy stays what it is while ZeroMQ
-  // closes the connection and its number is used again, and needs no number of its own when there
-  // are none left.
-  int nothing_ = -1;
-  int copy_ = -1;
-  int told_ = -1;    // an eventfd
-  int memory_ = -1;  // /proc/self/statm
-  long pages_ = 0;   // at the last look
+  SocketMonitor monitor_;
+  ProcessGrowth growth_;
+  ArrivalLimit arrivals_;
   std::int64_t look_at_ = 0;
   bool trim_ = false;  // give memory back at the next look
-  ArrivalLimit arrivals_;
 
-  mutable std::mutex mutex_;               // guards what follows
+  mutable std::mutex mutex_;  // guards what follows
+  ConnectionBreaker breaker_;
+  ConnectionClaims claims_;                // on those that are claimed and not known
+  PeerConnections peers_;                  // those that are not ended
   std::map<int, Connection> connections_;  // by descriptor
   std::map<int, Early> early_;             // by descriptor
-  std::map<int, Claimed> claimed_;         // by descriptor
-  std::vector<std::uint64_t> ended_;       // claims
-  std::map<std::string, Peer> peers_;
-  std::map<std::uint64_t, int> silent_;  // by age, to descriptors
-  // Peers but this process's own user, by how many silent ones they have; and all of these.
-  std::set<std::pair<std::size_t, std::string>> most_silent_;
-  std::size_t others_silent_ = 0;
   std::map<std::string, std::size_t, std::less<>> groups_;  // connections that count, by group
   std::vector<Condemned> condemned_;
   std::uint64_t next_serial_ = 0;
