@@ -1,23 +1,15 @@
 #include "server/daemon.h"
 
-#include <poll.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <array>
 #include <unordered_set>
 
 #include "common/io/clock.h"
 #include "common/io/log.h"
-#include "common/io/poll.h"
 #include "server/operate.h"
 
 namespace prd {
 namespace {
 
 constexpr DurationNs kHousekeeping = 500 * kMillisecond;
-// What changes without a turn, for the metrics.
-constexpr DurationNs kRefresh = 10 * kSecond;
 constexpr DurationNs kDrainTimeout = 2 * kSecond;
 constexpr std::size_t kSpareRoutes = 4096;
 constexpr std::size_t kTrimAtOnce = 64;  // runs
@@ -31,7 +23,7 @@ bool Daemon::Run() {
     const Instant now = Now();
     Turn(now);
     Serve(now);
-    if (metrics_ != nullptr) metrics_->Alive();
+    if (metrics_ != nullptr) metrics_->metrics()->Alive();
     Housekeep(now);
     if (job_end_ && JobIsOver(now)) break;
     Wait(Now());
@@ -69,19 +61,13 @@ bool Daemon::Flush(Instant now) {
   return writer_->Flush(now);
 }
 
-// Asking a socket costs a system call, so those that others seldom use are asked when their
-// descriptors have told of something.
 void Daemon::Serve(Instant now) {
-  if (requests_) {
-    requests_ = false;
+  if (inputs_->TakeRequests()) {
     admin_->Serve([this, now](const Rights& rights, const AdminRequest& request) {
       return AnswerHere(now, rights, request);
     });
   }
-  if (arrivals_) {
-    zap_->Serve();
-    arrivals_ = HasMessage(zap_->socket());
-  }
+  inputs_->ServeArrivals();
 }
 
 void Daemon::Wait(Instant now) {
@@ -92,46 +78,21 @@ void Daemon::Wait(Instant now) {
   const bool stalled = writer_->stalled();
   consider(stalled ? writer_->retry_at() : controller_->NextDeadline());
   if (job_end_) consider(job_end_->at());
-  consider(watchdog_at_);
+  consider(notifier_.alive_at());
   if (turned_) consider(housekeep_at_);
-  if (metrics_ != nullptr) consider(refresh_at_);
-  // Rounded up: a wait that ends early would only be repeated.
-  const DurationNs left = std::max<DurationNs>(until - now, 0);
-  const auto timeout_ms = static_cast<int>((left + kMillisecond - 1) / kMillisecond);
-
-  const bool waits =
-      !requests_ && !arrivals_ && (stalled || !HasMessage(workers_->listener().socket()));
-  std::array<pollfd, 5> items{};
-  std::size_t count = 0;
-  const auto add = [&](int fd) -> const pollfd& {
-    items[count] = {.fd = fd, .events = POLLIN, .revents = 0};
-    return items[count++];
-  };
-  const pollfd& signals = add(signals_);
-  const pollfd& admin = add(admin_->descriptor());
-  const pollfd& zap = add(zap_->socket().get(zmq::sockopt::fd));
-  if (!stalled) {
-    add(workers_->listener().socket().get(zmq::sockopt::fd));
-    add(workers_->listener().guard().ended());
-  }
-  if (::poll(items.data(), count, waits ? timeout_ms : 0) <= 0) return;
-  requests_ = requests_ || admin.revents != 0;
-  arrivals_ = arrivals_ || zap.revents != 0;
-  if (signals.revents != 0) ReadSignals();
+  if (metrics_ != nullptr) consider(metrics_->refresh_at());
+  for (const std::uint32_t signal : inputs_->Wait(until - now, !stalled)) OnSignal(signal);
 }
 
 // ---- now and then ----
 
 void Daemon::Housekeep(Instant now) {
-  if (watchdog_at_ && *watchdog_at_ <= now) {
-    notifier_.Send("WATCHDOG=1");
-    watchdog_at_ = now + *notifier_.watchdog_interval();
-  }
-  const bool refresh = metrics_ != nullptr && refresh_at_ <= now;
+  notifier_.Alive(now);
+  const bool refresh = metrics_ != nullptr && metrics_->refresh_at() <= now;
   if (!refresh && (!turned_ || now < housekeep_at_)) return;
   turned_ = false;
   housekeep_at_ = now + kHousekeeping;
-  const std::size_t workers = Workers();
+  const std::size_t workers = counts_->Workers();
   if (workers_->routes() > 2 * workers + kSpareRoutes) {
     std::unordered_set<Incarnation> live;
     for (const auto& [id, run] : controller_->runs()) {
@@ -141,18 +102,16 @@ void Daemon::Housekeep(Instant now) {
     }
     workers_->Prune(live);
   }
-  const std::string status =
-      "STATUS=" + std::to_string(controller_->runs().size()) + " jobs, " + std::to_string(workers) +
-      " workers, listening on " + workers_->listener().endpoint() +
-      (writer_->stalled() ? "; the history cannot be written, see the log" : "") +
-      (reload_refused_ ? "; the last reload was refused, see the log" : "");
-  if (status != told_status_) notifier_.Send(status);
-  told_status_ = status;
+  notifier_.TellStatus(std::to_string(controller_->runs().size()) + " jobs, " +
+                       std::to_string(workers) + " workers, listening on " +
+                       workers_->listener().endpoint() +
+                       (writer_->stalled() ? "; the history cannot be written, see the log" : "") +
+                       (reload_refused_ ? "; the last reload was refused, see the log" : ""));
   TrimHistory();
   notices_.TellStarts(now, *controller_);
-  notices_.TellConnections(Connections());
+  notices_.TellConnections(counts_->Connections());
   recorder_->TellLeftOut(now);
-  if (metrics_ != nullptr) PublishMetrics(now);
+  if (metrics_ != nullptr) Publish(now);
 }
 
 // What is over the bounds where no run ends, as after a reload.
@@ -164,33 +123,8 @@ void Daemon::TrimHistory() {
   notices_.TellTrimmed(history_->trimmed());
 }
 
-void Daemon::PublishMetrics(Instant now) {
-  if (refresh_at_ <= now) {
-    refresh_at_ = now + kRefresh;
-    disk_ = DiskUseOf(config_.daemon.state_dir);
-  }
-  const auto number = [](auto value) { return static_cast<double>(value); };
-  MetricsPage page;
-  for (const auto& [name, value] : Counters()) page.AddCounter(name, value);
-  for (const auto& [engine, groups] : recorder_->groups()) {
-    page.Add("groups_formed_total", {{"engine", engine}}, number(groups));
-  }
-  page.Add("build_info", {{"version", PRD_VERSION}, {"protocol", std::to_string(kProtocolVersion)}},
-           1);
-  page.Add("start_time_seconds", {}, number(started_wall_ns_) / number(kSecond));
-  page.Add("jobs", {}, number(controller_->runs().size()));
-  page.Add("workers", {}, number(Workers()));
-  page.Add("jobs_waiting_for_start", {}, number(notices_.runs_that_wait()));
-  page.Add("history_bytes", {}, number(disk_.bytes));
-  page.Add("history_free_bytes", {}, number(disk_.free));
-  page.Add("history_runs", {}, number(history_->retention().total().ended));
-  for (const auto& [owner, use] : history_->retention().Owners()) {
-    page.Add("history_identity_bytes", {{"identity", owner}}, number(use.bytes));
-  }
-  page.Add("history_stalled", {}, writer_->stalled() ? 1 : 0);
-  page.Add("flush_seconds", {}, writer_->seconds());
-  meters_->Write(now, WallNs(), controller_->runs(), &page);
-  metrics_->Publish(std::move(page));
+void Daemon::Publish(Instant now) {
+  metrics_->Publish(now, *counts_, controller_->runs(), notices_.runs_that_wait());
 }
 
 bool Daemon::JobIsOver(Instant now) {
@@ -198,7 +132,8 @@ bool Daemon::JobIsOver(Instant now) {
     job_end_->Goes();
     return false;
   }
-  if (writer_->stalled() || !job_end_->IsOver(now, *history_, Connections().open)) return false;
+  if (writer_->stalled() || !job_end_->IsOver(now, *history_, counts_->Connections().open))
+    return false;
   spdlog::info("the job is over");
   return true;
 }
@@ -207,7 +142,7 @@ bool Daemon::JobIsOver(Instant now) {
 // daemon by themselves.
 void Daemon::Drain() {
   notifier_.Stopping();
-  if (metrics_ != nullptr) metrics_->SetUnready("stopping");
+  if (metrics_ != nullptr) metrics_->metrics()->SetUnready("stopping");
   const Instant until = Now() + kDrainTimeout;
   bool flushed = !writer_->stalled() || Flush(Now());
   if (flushed) TakeMessages(Now(), false);
@@ -222,68 +157,10 @@ void Daemon::Drain() {
   spdlog::info("stopped: {} jobs go on with the next prd", controller_->runs().size());
 }
 
-// ---- what there is ----
-
-std::size_t Daemon::Workers() const {
-  std::size_t workers = 0;
-  for (const auto& [id, run] : controller_->runs())
-    workers += static_cast<std::size_t>(run->live());
-  return workers;
-}
-
-// Connections of workers and of prdctl.
-ConnectionGuard::Counters Daemon::Connections() const {
-  ConnectionGuard::Counters all = workers_->listener().guard().counters();
-  const ConnectionGuard::Counters admin = admin_->connections();
-  all.refused += admin.refused;
-  all.cut += admin.cut;
-  all.rushes += admin.rushes;
-  return all;
-}
-
-std::vector<std::pair<std::string, std::uint64_t>> Daemon::Counters() const {
-  const Controller::Counters& controller = controller_->counters();
-  const WorkerSocket::Counters& socket = workers_->counters();
-  const ConnectionGuard::Counters connections = Connections();
-  const Decided& decided = recorder_->decided();
-  return {{"messages", controller.messages},
-          {"messages_duplicate", controller.duplicates},
-          {"messages_out_of_order", controller.gaps},
-          {"messages_foreign", controller.foreign + socket.foreign},
-          {"messages_refused", controller.refused},
-          {"messages_malformed", socket.malformed},
-          {"messages_resent", controller.resent},
-          {"acknowledgements_missing", controller.over_ack_limit},
-          {"messages_unroutable", socket.unroutable},
-          {"messages_blocked", socket.blocked},
-          {"messages_forbidden", socket.forbidden},
-          {"messages_over_quota", gate_->over_quota()},
-          {"connections_denied", zap_->denied() + admin_->denied()},
-          {"connections_refused", connections.refused},
-          {"connections_cut", connections.cut},
-          {"connections_rushed", connections.rushes},
-          {"leases_expired", controller.leases_expired},
-          {"processes_ended", controller.processes_ended},
-          {"histories_lost", controller.histories_lost},
-          {"records", controller.records},
-          {"rounds_formed", decided.rounds_formed},
-          {"round_contributors", decided.round_contributors},
-          {"updates_dropped", decided.updates_dropped},
-          {"iterations_granted", decided.iterations_granted},
-          {"iterations_skipped", decided.iterations_skipped},
-          {"graph_changes", decided.graph_changes},
-          {"placements_opened", decided.placements_opened},
-          {"queries_ready", decided.queries_ready},
-          {"queries_not_ready", decided.queries_not_ready},
-          {"results_fetched", decided.results_fetched},
-          {"gradients_lost", decided.gradients_lost},
-          {"snapshots", recorder_->snapshots()},
-          {"history_runs_removed", history_->trimmed().runs},
-          {"history_errors", writer_->errors()}};
-}
+// ---- prdctl ----
 
 AdminReply Daemon::AnswerHere(Instant now, const Rights& rights, const AdminRequest& request) {
-  if (std::holds_alternative<GetStatus>(request)) return StatusAt(now);
+  if (std::holds_alternative<GetStatus>(request)) return counts_->StatusAt(now);
   const auto* act = std::get_if<Act>(&request);
   const Result<std::string> done =
       act != nullptr ? ActOn(now, rights, *act) : Remove(rights, std::get<Prune>(request));
@@ -313,26 +190,6 @@ Result<std::string> Daemon::ActOn(Instant now, const Rights& rights, const Act& 
   Result<std::string> done = Operate(now, rights, act, controller_.get());
   if (!done.ok() || Flush(now)) return done;
   return Status(unwritten.code(), unwritten.message() + "; it is done once that works again");
-}
-
-DaemonStatus Daemon::StatusAt(Instant now) const {
-  DaemonStatus status{.version = PRD_VERSION,
-                      .pid = static_cast<std::uint32_t>(::getpid()),
-                      .uptime_ns = MonotonicNs() - started_ns_,
-                      .now = now,
-                      .counters = Counters(),
-                      .silences = {}};
-  std::uint64_t groups = 0;
-  for (const auto& [engine, formed] : recorder_->groups()) groups += formed;
-  status.counters.emplace_back("groups_formed", groups);
-  for (const auto& [id, run] : controller_->runs()) {
-    for (Rank rank = 0; static_cast<std::size_t>(rank) < run->workers().size(); ++rank) {
-      if (const std::optional<DurationNs> silent = controller_->Silence(now, id, rank)) {
-        status.silences.push_back({.run = id, .rank = rank, .silent_ns = *silent});
-      }
-    }
-  }
-  return status;
 }
 
 }  // namespace prd

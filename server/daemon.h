@@ -11,8 +11,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
-#include <vector>
 #include <zmq.hpp>
 
 #include "common/base/admin.h"
@@ -21,13 +19,13 @@
 #include "server/access.h"
 #include "server/admin_server.h"
 #include "server/audit_log.h"
+#include "server/daemon_counts.h"
 #include "server/gate.h"
-#include "server/history/disk_use.h"
 #include "server/history/rocks_history.h"
 #include "server/history_writer.h"
+#include "server/input_wait.h"
 #include "server/job_end.h"
-#include "server/job_meters.h"
-#include "server/metrics.h"
+#include "server/metrics_publisher.h"
 #include "server/notices.h"
 #include "server/notify.h"
 #include "server/recorder.h"
@@ -57,14 +55,14 @@ class Daemon {
   const std::string& endpoint() const { return workers_->listener().endpoint(); }
 
  private:
-  Daemon(Config config, Notifier notifier, int signals);
+  Daemon(Config config, Notifier notifier);
   Status Listen();
   LocalUsers WhoMayTrain() const;
   Status Recover();
 
   Instant Now() const;
   void Wait(Instant now);
-  void ReadSignals();
+  void OnSignal(std::uint32_t signal);
   void Reload();
   void SwitchLive(const Config& before);
   std::string ThisReload() const;
@@ -74,24 +72,16 @@ class Daemon {
   bool Flush(Instant now);
   void Housekeep(Instant now);
   void TrimHistory();
-  void PublishMetrics(Instant now);
+  void Publish(Instant now);
   bool JobIsOver(Instant now);
   void Drain();
 
-  std::size_t Workers() const;
-  ConnectionGuard::Counters Connections() const;
-  // Without the groups that were formed: Prometheus has these by engine.
-  std::vector<std::pair<std::string, std::uint64_t>> Counters() const;
-  DaemonStatus StatusAt(Instant now) const;
   AdminReply AnswerHere(Instant now, const Rights& rights, const AdminRequest& request);
   Result<std::string> ActOn(Instant now, const Rights& rights, const Act& act);
   Result<std::string> Remove(const Rights& rights, const Prune& prune);
 
   Config config_;
   Notifier notifier_;
-  const int signals_;
-  const std::int64_t started_ns_;
-  const std::int64_t started_wall_ns_;
   DurationNs clock_offset_ = 0;  // so that the clock does not run behind what is recorded
 
   // In this order: sockets are closed before the context.
@@ -103,25 +93,20 @@ class Daemon {
   std::unique_ptr<ZapHandler> zap_;
   std::unique_ptr<WorkerSocket> workers_;
   std::unique_ptr<AdminServer> admin_;
-  std::unique_ptr<Metrics> metrics_;   // null when off
-  std::unique_ptr<JobMeters> meters_;  // the same
+  std::unique_ptr<MetricsPublisher> metrics_;  // null when off
   std::unique_ptr<Controller> controller_;
   std::unique_ptr<Gate> gate_;
   std::unique_ptr<HistoryWriter> writer_;
   std::unique_ptr<Revocation> revocation_;
+  std::unique_ptr<DaemonCounts> counts_;
+  std::unique_ptr<InputWait> inputs_;
   std::optional<JobEnd> job_end_;  // of an ephemeral prd
   Notices notices_;
 
   bool stopping_ = false;
-  bool turned_ = false;   // something happened since the last housekeeping
-  bool requests_ = true;  // something may wait for this thread's answer to prdctl
-  bool arrivals_ = true;  // the same on the ZAP handler's socket
+  bool turned_ = false;  // something happened since the last housekeeping
   Instant housekeep_at_;
-  Instant refresh_at_;  // of the metrics, at the latest
-  DiskUse disk_;
-  std::optional<Instant> watchdog_at_;
   bool reload_refused_ = false;  // the last one
-  std::string told_status_;
 
   WorkerEnvelope envelope_;  // kept for its memory
 };

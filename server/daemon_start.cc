@@ -1,7 +1,5 @@
 // Beginning, and beginning anew: start and reload.
 #include <sys/resource.h>
-#include <sys/signalfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
@@ -100,18 +98,16 @@ std::string NeedRestart(const DaemonConfig& running, const DaemonConfig& wanted)
 
 }  // namespace
 
-Daemon::Daemon(Config config, Notifier notifier, int signals)
-    : config_(std::move(config)),
-      notifier_(std::move(notifier)),
-      signals_(signals),
-      started_ns_(MonotonicNs()),
-      started_wall_ns_(WallNs()) {}
+Daemon::Daemon(Config config, Notifier notifier)
+    : config_(std::move(config)), notifier_(std::move(notifier)) {}
 
 Daemon::~Daemon() = default;
 
 Result<std::unique_ptr<Daemon>> Daemon::Start(Config config, Notifier notifier, int signals) {
+  const std::int64_t started_ns = MonotonicNs();
+  const std::int64_t started_wall_ns = WallNs();
   RaiseFileLimit();
-  std::unique_ptr<Daemon> daemon(new Daemon(std::move(config), std::move(notifier), signals));
+  std::unique_ptr<Daemon> daemon(new Daemon(std::move(config), std::move(notifier)));
   const DaemonConfig& settings = daemon->config_.daemon;
   Result<std::unique_ptr<RocksHistory>> history = RocksHistory::Open(
       settings.state_dir, {.sync = settings.sync, .bounds = BoundsOf(daemon->config_)});
@@ -120,16 +116,26 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(Config config, Notifier notifier, 
   daemon->recorder_ = std::make_unique<Recorder>(daemon->history_.get());
   PRD_RETURN_IF_ERROR(daemon->Listen());
   PRD_RETURN_IF_ERROR(daemon->Recover());
-  if (const auto interval = daemon->notifier_.watchdog_interval()) {
-    daemon->watchdog_at_ = daemon->Now() + *interval;
-  }
+  daemon->counts_ =
+      std::make_unique<DaemonCounts>(DaemonCounts::Sources{.controller = daemon->controller_.get(),
+                                                           .recorder = daemon->recorder_.get(),
+                                                           .history = daemon->history_.get(),
+                                                           .writer = daemon->writer_.get(),
+                                                           .workers = daemon->workers_.get(),
+                                                           .admin = daemon->admin_.get(),
+                                                           .zap = daemon->zap_.get(),
+                                                           .gate = daemon->gate_.get()},
+                                     started_ns, started_wall_ns);
+  daemon->inputs_ = std::make_unique<InputWait>(signals, daemon->admin_.get(), daemon->zap_.get(),
+                                                daemon->workers_.get());
+  daemon->notifier_.Alive(daemon->Now());
   daemon->turned_ = true;  // to tell the status
   spdlog::info("prd {} listens on {}, admin {}, state in {}", PRD_VERSION,
                daemon->workers_->listener().endpoint(), daemon->admin_->endpoint(),
                settings.state_dir);
   if (daemon->metrics_ != nullptr) {
-    daemon->PublishMetrics(daemon->Now());  // a scraper may ask before the first turn
-    daemon->metrics_->SetUnready("");
+    daemon->Publish(daemon->Now());  // a scraper may ask before the first turn
+    daemon->metrics_->metrics()->SetUnready("");
   }
   daemon->notifier_.Ready();
   return daemon;
@@ -183,9 +189,8 @@ Status Daemon::Listen() {
   if (settings.metrics.empty()) return Status::Ok();
   Result<std::unique_ptr<Metrics>> metrics = Metrics::Serve(settings.metrics);
   if (!metrics.ok()) return metrics.status();
-  metrics_ = std::move(*metrics);
-  meters_ = std::make_unique<JobMeters>();
-  recorder_->TellMeters(meters_.get());
+  metrics_ = std::make_unique<MetricsPublisher>(std::move(*metrics), settings.state_dir);
+  recorder_->TellMeters(metrics_->meters());
   return Status::Ok();
 }
 
@@ -217,14 +222,15 @@ Status Daemon::Recover() {
       [this](const std::string& job) { return FindJob(config_, job); }, recorder_.get(),
       workers_.get());
   gate_ = std::make_unique<Gate>(access_.get(), controller_.get(), &audit_);
-  writer_ = std::make_unique<HistoryWriter>(controller_.get(), history_.get(), metrics_.get());
+  writer_ = std::make_unique<HistoryWriter>(controller_.get(), history_.get(),
+                                            metrics_ != nullptr ? metrics_->metrics() : nullptr);
   revocation_ = std::make_unique<Revocation>(access_.get(), workers_.get(), controller_.get());
   const Result<RestoreSummary> summary = RestoreRuns(Now(), history_.get(), controller_.get());
   if (!summary.ok()) return summary.status();
   revocation_->SetDue();  // by what the config said before
   for (const auto& [id, run] : controller_->runs()) {
     recorder_->Know(id, std::string(EngineName(run->spec().engine)));
-    if (meters_ != nullptr) meters_->Know(Now(), *run);
+    if (metrics_ != nullptr) metrics_->meters()->Know(Now(), *run);
     for (const RunWorker& worker : run->workers()) {
       if (worker.state != WorkerState::kAbsent) workers_->Know(worker.incarnation, worker.token);
     }
@@ -232,17 +238,14 @@ Status Daemon::Recover() {
   return Status::Ok();
 }
 
-void Daemon::ReadSignals() {
-  signalfd_siginfo info{};
-  while (::read(signals_, &info, sizeof info) == sizeof info) {
-    if (info.ssi_signo == SIGHUP && job_end_) {
-      spdlog::info("SIGHUP changes nothing: the keys of prd --ephemeral are in no file");
-    } else if (info.ssi_signo == SIGHUP) {
-      Reload();
-    } else {
-      spdlog::info("stopping on signal {}", info.ssi_signo);
-      stopping_ = true;
-    }
+void Daemon::OnSignal(std::uint32_t signal) {
+  if (signal == SIGHUP && job_end_) {
+    spdlog::info("SIGHUP changes nothing: the keys of prd --ephemeral are in no file");
+  } else if (signal == SIGHUP) {
+    Reload();
+  } else {
+    spdlog::info("stopping on signal {}", signal);
+    stopping_ = true;
   }
 }
 

@@ -65,13 +65,17 @@ Notifier::Notifier(Notifier&& other) noexcept
     : fd_(std::exchange(other.fd_, -1)),
       address_(other.address_),
       length_(other.length_),
-      watchdog_interval_(other.watchdog_interval_) {}
+      watchdog_interval_(other.watchdog_interval_),
+      alive_at_(other.alive_at_),
+      told_status_(std::move(other.told_status_)) {}
 
 Notifier& Notifier::operator=(Notifier&& other) noexcept {
   std::swap(fd_, other.fd_);
   std::swap(address_, other.address_);
   std::swap(length_, other.length_);
   std::swap(watchdog_interval_, other.watchdog_interval_);
+  std::swap(alive_at_, other.alive_at_);
+  std::swap(told_status_, other.told_status_);
   return *this;
 }
 
@@ -83,6 +87,17 @@ void Notifier::Send(const std::string& message) const {
   if (fd_ < 0) return;
   (void)::sendto(fd_, message.data(), message.size(), MSG_NOSIGNAL,
                  reinterpret_cast<const sockaddr*>(&address_), length_);
+}
+
+void Notifier::TellStatus(const std::string& status) {
+  if (status != told_status_) Send("STATUS=" + status);
+  told_status_ = status;
+}
+
+void Notifier::Alive(Instant now) {
+  if (!watchdog_interval_ || (alive_at_ && now < *alive_at_)) return;
+  if (alive_at_) Send("WATCHDOG=1");
+  alive_at_ = now + *watchdog_interval_;
 }
 
 void Notifier::Reloading() const {

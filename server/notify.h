@@ -30,6 +30,11 @@ class Notifier {
   void Ready() const { Send("READY=1"); }
   void Stopping() const { Send("STOPPING=1"); }
   void Reloading() const;
+  // "STATUS=...", if it is another one than before.
+  void TellStatus(const std::string& status);
+  // "WATCHDOG=1", if it is due at `now`; the first one is due an interval after the first call.
+  void Alive(Instant now);
+  std::optional<Instant> alive_at() const { return alive_at_; }
 
   bool enabled() const { return fd_ >= 0; }
   // How often "WATCHDOG=1" is due: half of systemd's limit. nullopt: systemd does not want it.
@@ -40,6 +45,8 @@ class Notifier {
   sockaddr_un address_{};
   socklen_t length_ = 0;
   std::optional<DurationNs> watchdog_interval_;
+  std::optional<Instant> alive_at_;
+  std::string told_status_;
 };
 
 }  // namespace prd

@@ -1,0 +1,27 @@
+#include "server/metrics_publisher.h"
+
+#include "common/io/clock.h"
+
+namespace prd {
+namespace {
+
+constexpr DurationNs kRefresh = 10 * kSecond;
+
+}  // namespace
+
+void MetricsPublisher::Publish(Instant now, const DaemonCounts& counts, const JobMeters::Jobs& jobs,
+                               std::size_t waiting) {
+  if (refresh_at_ <= now) {
+    refresh_at_ = now + kRefresh;
+    disk_ = DiskUseOf(state_dir_);
+  }
+  MetricsPage page;
+  counts.Write(&page);
+  page.Add("jobs_waiting_for_start", {}, static_cast<double>(waiting));
+  page.Add("history_bytes", {}, static_cast<double>(disk_.bytes));
+  page.Add("history_free_bytes", {}, static_cast<double>(disk_.free));
+  meters_.Write(now, WallNs(), jobs, &page);
+  metrics_->Publish(std::move(page));
+}
+
+}  // namespace prd
