@@ -92,11 +92,12 @@ RunId Cluster::FirstDone() const {
   return first;
 }
 
-// A worker that comes (back) after others are done is in a run of its own, and waits there for a
-// common start: nothing is wrong with that.
+// A worker that comes (back) after others are done is in a run of its own, or in theirs, if the
+// controller has forgotten its end, and waits there for a common start: nothing is wrong with that.
 bool Cluster::TooLate(const SimWorker& worker) const {
   const RunId first = FirstDone();
-  return first > 0 && worker.run_number() > first && Joining(worker);
+  const bool after = worker.run_number() > first || (world_.forgot && worker.run_number() == first);
+  return first > 0 && after && Joining(worker);
 }
 
 bool Cluster::Finished() const {
