@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 
 class Frameworks(unittest.TestCase):
@@ -35,6 +36,15 @@ class Frameworks(unittest.TestCase):
             self.assertTrue(20_000 <= int(samples) <= 21_000, out)
             self.assertLess(float(rate), 0.003, out)  # the cosine's end, by the job's clock
         self.assertTrue(list(self.folder.glob(saved)), list(self.folder.rglob("*")))
+
+    def in_job(self, extra="", **environment):
+        """From here on this process is the only worker of a job. Such a one knows all that it counts."""
+        c = place.Cluster(place.job("all-reduce", 1, extra))
+        c.__enter__()
+        self.addCleanup(c.__exit__)
+        given = unittest.mock.patch.dict(os.environ, place.environment(c, 0, **environment))
+        given.start()
+        self.addCleanup(given.stop)
 
     def test_accelerate(self):
         self.example("accelerate", "accelerate-model/model.safetensors")
@@ -65,6 +75,69 @@ class Frameworks(unittest.TestCase):
 
     def test_transformers_saves_resumes_and_stops(self):
         self.saves_resumes_and_stops("transformers", "saved/checkpoint-*")
+
+    def test_a_scaler_steps_through_prd(self):
+        import accelerate
+        import prd.accelerate
+        import torch
+
+        self.in_job()
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        accelerator = accelerate.Accelerator(cpu=True)
+        accelerator.scaler = torch.amp.GradScaler("cpu")  # as fp16 makes one on a GPU
+        model, optimizer = accelerator.prepare(model, optimizer)
+        worker = prd.accelerate.attach(accelerator, model, optimizer, samples=8)
+        for i in range(5):
+            optimizer.zero_grad()
+            accelerator.backward(model(torch.ones(8, 4)).mean() * (float("inf") if i == 2 else 1))
+            optimizer.step()
+            self.assertEqual(optimizer.step_was_skipped, i == 2)
+        self.assertEqual(worker.trained, (4, 32))
+        worker.finish()
+
+    def arguments(self, **more):
+        """Of a Trainer; three batches of 10 and one of 5 are an epoch of `trainer`'s data."""
+        import transformers
+
+        return transformers.TrainingArguments(str(self.folder / "out"), **{**dict(
+            num_train_epochs=2, per_device_train_batch_size=10, learning_rate=0.05, lr_scheduler_type="constant", save_strategy="no", report_to=[],
+            use_cpu=True, disable_tqdm=True), **more})
+
+    @staticmethod
+    def trainer(args, *callbacks, samples=35, kind=None):
+        import torch
+        import transformers
+
+        class Model(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = torch.nn.Linear(4, 1)
+
+            def forward(self, x):
+                return {"loss": torch.nn.functional.mse_loss(self.layer(x), x.sum(1, keepdim=True))}
+
+        class Limit(transformers.TrainerCallback):
+            def on_step_begin(self, args, state, control, **kwargs):
+                assert state.global_step < 100, "training does not end"
+
+        data = [{"x": row} for row in torch.randn(samples, 4)]
+        return (kind or transformers.Trainer)(Model(), args, train_dataset=data, callbacks=[*callbacks, Limit()])
+
+    def test_a_scaler_of_a_trainer_steps_through_prd(self):
+        import prd.transformers
+        import torch
+        import transformers
+
+        class Scaled(transformers.Trainer):
+            def create_accelerator_and_postprocess(self):
+                super().create_accelerator_and_postprocess()
+                self.accelerator.scaler = torch.amp.GradScaler("cpu")
+
+        self.in_job()
+        job = prd.transformers.Callback()
+        self.trainer(self.arguments(), job, kind=Scaled).train()
+        self.assertEqual(job.worker.trained[0], 8)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,13 @@ class _Placed:
         return (accelerate.utils.send_to_device(batch, self._device) for batch in self._loader)
 
 
+def take_scaler(optimizer):
+    """After prd.torch.attach: an AcceleratedOptimizer with a scaler (fp16) calls the step that the optimizer had when it was prepared."""
+    if getattr(optimizer, "scaler", None) is not None:
+        optimizer._optimizer_original_step_method = optimizer.optimizer.step
+        optimizer._optimizer_patched_step_method = accelerate.optimizer.patch_optimizer_step(optimizer, optimizer.optimizer.step)
+
+
 def attach(accelerator, model, optimizer, scheduler=None, **options):
     """prd.torch.attach of what accelerator.prepare returned. The scheduler goes by the job's clock; the loaders of the worker's
     shard bring batches to the accelerator's device. options: of prd.torch.attach.
@@ -39,6 +46,7 @@ def attach(accelerator, model, optimizer, scheduler=None, **options):
         raise errors.InvalidArgument(f"accelerator: it has {accelerator.num_processes} processes, and its own synchronisation of them; prd's workers are "
                                      "started by prd.run or a launcher, with no `accelerate launch` around them")
     worker = prd.torch.attach(accelerator.unwrap_model(model), optimizer.optimizer, **options)
+    take_scaler(optimizer)
     if scheduler is not None:
         worker.scheduler(getattr(scheduler, "scheduler", scheduler))
     shard = worker.shard

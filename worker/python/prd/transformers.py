@@ -21,6 +21,7 @@ import os
 import torch
 import transformers
 
+import prd.accelerate
 import prd.torch
 from prd import errors, session
 
@@ -63,6 +64,7 @@ class Callback(transformers.TrainerCallback):
         options = {"samples": args.train_batch_size * accumulated, **options, **self._options}
         inner = getattr(optimizer, "optimizer", optimizer)
         self.worker = prd.torch.attach(model, inner, **options)
+        prd.accelerate.take_scaler(optimizer)
         self._per_epoch = batches / max(self.worker.workers, 1)  # the job's clock
         if self.worker.share.batch:
             self._per_epoch = len(train_dataloader.dataset) / self.worker.share.batch
