@@ -139,6 +139,49 @@ class Frameworks(unittest.TestCase):
         self.trainer(self.arguments(), job, kind=Scaled).train()
         self.assertEqual(job.worker.trained[0], 8)
 
+    @staticmethod
+    def lightning(samples=40):
+        """A module, a loader of its batches of 10, and what makes a trainer with these callbacks."""
+        import lightning.pytorch as pl
+        import torch
+
+        class Model(pl.LightningModule):
+            def __init__(self):
+                super().__init__()
+                self.layer = torch.nn.Linear(4, 1)
+                self.computed = 0
+
+            def training_step(self, batch, _):
+                self.computed += len(batch[0])
+                return torch.nn.functional.mse_loss(self.layer(batch[0]), batch[0].sum(1, keepdim=True))
+
+            def configure_optimizers(self):
+                return torch.optim.SGD(self.parameters(), lr=0.05)
+
+        def trainer(*callbacks, **more):
+            return pl.Trainer(accelerator="cpu", devices=1, callbacks=[*callbacks], logger=False, enable_progress_bar=False, enable_model_summary=False,
+                              enable_checkpointing=False, **{"max_epochs": 2, **more})
+
+        loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(samples, 4)), batch_size=10, shuffle=True)
+        return Model(), loader, trainer
+
+    def test_each_fit_of_lightning_joins_the_job(self):
+        import prd.lightning
+
+        self.in_job()
+        model, loader, trainer = self.lightning()
+        job = prd.lightning.Callback()
+        passes, first = job.shard(loader), trainer(job)
+        first.fit(model, passes)
+        workers = [job.worker]
+        first.fit_loop.max_epochs = 3  # one more
+        first.fit(model, passes)
+        workers.append(job.worker)
+        trainer(job).fit(self.lightning()[0], passes)
+        workers.append(job.worker)
+        self.assertEqual([worker.trained for worker in workers], [(8, 80), (4, 40), (8, 80)])
+        self.assertEqual([worker.job_trained for worker in workers], [(8, 80), (4, 40), (8, 80)])
+
 
 if __name__ == "__main__":
     unittest.main()

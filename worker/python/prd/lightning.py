@@ -30,12 +30,13 @@ class _Passes:
 
     def __init__(self, job, loader, options):
         self._job, self._loader, self._options = job, loader, options
-        self._sharded = None
+        self._worker = self._sharded = None
 
     def __iter__(self):  # lazily: Lightning asks for an iterator before the optimizer's state is loaded
-        if self._sharded is None:
-            self._job.attach()
-            self._sharded = self._job.worker.shard(self._loader, **{"divided": False, **self._options})
+        self._job.attach()
+        if self._worker is not self._job.worker:
+            self._worker = self._job.worker
+            self._sharded = self._worker.shard(self._loader, **{"divided": False, **self._options})
         yield from self._sharded
 
 
@@ -43,20 +44,23 @@ class _NoCheckpoints(CheckpointIO):
     """Of the workers whose checkpoints rank 0 writes."""
 
     def __init__(self, reads):
-        self._reads = reads
+        self.reads = reads
 
     def save_checkpoint(self, checkpoint, path, storage_options=None):
         pass
 
     def load_checkpoint(self, *arguments, **options):
-        return self._reads.load_checkpoint(*arguments, **options)
+        return self.reads.load_checkpoint(*arguments, **options)
 
     def remove_checkpoint(self, path):
         pass
 
 
 class Callback(pl.Callback):
-    """Makes a trainer a worker of a job, from the start of training to its end. `worker` is the prd.torch.Worker meanwhile, and after."""
+    """Makes a trainer a worker of a job, from the start of training to its end. `worker` is the prd.torch.Worker meanwhile, and after.
+
+    Another `fit`, of this trainer or another one, joins the job anew.
+    """
 
     def __init__(self, *, max_steps=None, **options):
         """max_steps: of the job's clock. options: of prd.torch.attach."""
@@ -70,6 +74,8 @@ class Callback(pl.Callback):
 
     def on_fit_start(self, trainer, pl_module):
         self._of = trainer, pl_module
+        if self.worker is not None and self.worker._ended:
+            self.worker = None  # of the fit before
 
     paused = property(lambda self: self._pause is not None, doc="Whether the others go on without this worker, which validates")
 
@@ -88,10 +94,13 @@ class Callback(pl.Callback):
                                          f"max_steps={trainer.max_steps}) counts the job's")
         if len(trainer.optimizers) != 1:
             raise errors.InvalidArgument(f"the module has {len(trainer.optimizers)} optimizers, allowed is 1; several: prd.torch.attach in a loop of your own")
-        self.worker = prd.torch.attach(pl_module, trainer.optimizers[0], **{**self._loaded, **self._options})
+        loaded, self._loaded = self._loaded, {}
+        self.worker = prd.torch.attach(pl_module, trainer.optimizers[0], **{**loaded, **self._options})
         for config in trainer.lr_scheduler_configs:
             if config.interval == "step" or config.reduce_on_plateau:
                 self.worker.scheduler(config.scheduler)
+        if isinstance(trainer.strategy.checkpoint_io, _NoCheckpoints):  # of the fit before
+            trainer.strategy.checkpoint_io = trainer.strategy.checkpoint_io.reads
         if self.worker.rank > 0:
             trainer.strategy.checkpoint_io = _NoCheckpoints(trainer.strategy.checkpoint_io)
 
