@@ -182,6 +182,23 @@ class Frameworks(unittest.TestCase):
         self.assertEqual([worker.trained for worker in workers], [(8, 80), (4, 40), (8, 80)])
         self.assertEqual([worker.job_trained for worker in workers], [(8, 80), (4, 40), (8, 80)])
 
+    def test_a_step_of_lightning_has_the_samples_it_computed(self):
+        import prd.lightning
+
+        self.in_job()
+        for accumulated, steps in ((1, [10, 10, 10, 10]), (2, [20, 20])):
+            model, loader, trainer = self.lightning()
+            job, told = prd.lightning.Callback(), []
+
+            def step(session, samples=0, _step=prd.Session.step, **options):
+                told.append((model.computed, samples))
+                model.computed = 0
+                return _step(session, samples, **options)
+
+            with unittest.mock.patch.object(prd.Session, "step", step):
+                trainer(job, accumulate_grad_batches=accumulated).fit(model, job.shard(loader))
+            self.assertEqual(told, 2 * [(size, size) for size in steps])
+
 
 if __name__ == "__main__":
     unittest.main()

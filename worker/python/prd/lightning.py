@@ -36,6 +36,7 @@ class _Passes:
         self._job.attach()
         if self._worker is not self._job.worker:
             self._worker = self._job.worker
+            self._worker._drawn.by_turns = True  # Lightning draws one ahead
             self._sharded = self._worker.shard(self._loader, **{"divided": False, **self._options})
         yield from self._sharded
 
@@ -103,6 +104,9 @@ class Callback(pl.Callback):
             trainer.strategy.checkpoint_io = trainer.strategy.checkpoint_io.reads
         if self.worker.rank > 0:
             trainer.strategy.checkpoint_io = _NoCheckpoints(trainer.strategy.checkpoint_io)
+
+    def on_train_batch_start(self, *_):
+        self.worker._pending += self.worker._drawn.take()
 
     def on_train_batch_end(self, trainer, *_):
         if self.worker.done or (self._max_steps is not None and self.worker.clock >= self._max_steps):

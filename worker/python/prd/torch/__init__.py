@@ -20,7 +20,7 @@ from prd.session import Session
 from prd.torch.alone import AloneSession, PlainLoader, is_alone
 from prd.torch.averaged import Averaged
 from prd.torch.clock import START, JobTime, mark_stepped
-from prd.torch.data import ShardedLoader
+from prd.torch.data import Drawn, ShardedLoader
 from prd.torch.memory import zeros
 from prd.torch.parameters import Frozen, Parameters
 from prd.torch.passes import Passes
@@ -87,7 +87,7 @@ class Worker(JobTime):
                  frozen=None, clock=None):
         self.model, self.optimizer, self.session = model, optimizer, session
         self._before_apply = before_apply
-        self._samples, self._pending = samples, 0
+        self._samples, self._pending, self._drawn = samples, 0, Drawn()  # samples of the step at hand, and of batches for it, or for later ones
         self._ended = False
         self._loader = self._counts = None  # sharded last, and of which `_pending` is
         self._start = job_trained
@@ -170,8 +170,9 @@ class Worker(JobTime):
         if self._views:
             self._bring_gradients()
         self._apply_once, self._closure = apply, closure
+        drawn = self._drawn.of_step(self._pending)
         if samples is None:
-            samples = self._samples or self._pending
+            samples = self._samples or drawn
         self._pending = self._of_step = 0
         self._may_be_another = True  # an interrupt leaves it so
         self._in_step = True
@@ -231,6 +232,7 @@ class Worker(JobTime):
         """Ends a step that was cut short (`interrupted`): its gradients do not count."""
         self._proceed()
         self._passes.drop()
+        self._drawn.of_step(self._pending)
         self._void, self._pending, self._of_step = None, 0, 0
         self._may_be_another = True
         self.session.step(discard=True, stream=self._stream())
@@ -433,9 +435,14 @@ class Worker(JobTime):
 
     def _counts_batches_of(self, loader):
         """Of several loaders whose batches are in one step, the first one says how many samples it has."""
-        if not self._pending:
+        if not self._pending and not self._drawn.samples:
             self._counts = loader
         return self._counts is loader
+
+    def _forget_drawn(self):
+        """Batches were drawn for something else than training."""
+        self._pending = 0
+        self._drawn.clear()
 
     def _changes(self):
         return sum(p._version for p in self._parameters)

@@ -190,15 +190,16 @@ class PlainLoader:
     def __iter__(self):
         worker, own = self._worker, self._worker.progress.own_steps
         if self._of_pass == own or worker._counts is not self:
-            worker._pending = 0  # drawn for something else than training
+            worker._forget_drawn()
         self._of_pass = own
         for batch in self._loader:
             if worker.progress.done:
                 return
             of = self._samples_of
             if worker._counts_batches_of(self):
-                worker._pending += batch_samples(batch) if of is None else of(batch) if callable(of) else of
+                worker._drawn.add(batch_samples(batch) if of is None else of(batch) if callable(of) else of)
             yield batch
+        worker._drawn.end()
 
     def __getattr__(self, name):
         if name.startswith("_"):

@@ -1,4 +1,5 @@
 """Data loaders whose epochs are the job's."""
+import collections
 import itertools
 import math
 import sys
@@ -35,6 +36,54 @@ def batch_samples(batch):
             if found:
                 return found
     return 0
+
+
+class Drawn:
+    """Sizes of the batches that a loader has given, and no step has had yet.
+
+    The next step has all of them, as where a script accumulates. But where a step of a pass comes after the last batch has had its
+    own, the script draws one ahead: from then on the newest batch is of the step after the next.
+    """
+
+    def __init__(self):
+        self.by_turns = False  # who trains says by `take` whose turn it is
+        self._sizes, self._newest = collections.deque(), 0
+        self._given = self._steps = 0  # of this pass
+        self._keeps = self._ended = False
+
+    samples = property(lambda self: sum(self._sizes), doc="Of all these batches")
+
+    def add(self, samples):
+        """A batch was given."""
+        if self._ended:
+            self._given = self._steps = 0
+        self._sizes.append(samples)
+        self._newest, self._ended = samples, False
+        self._given += 1
+
+    def end(self):
+        """The pass has ended."""
+        self._ended = True
+
+    def take(self):
+        """The oldest batch is the next step's."""
+        return self._sizes.popleft() if self._sizes else 0
+
+    def of_step(self, taken):
+        """Samples of a step, of which so many are taken already."""
+        self._steps += 1
+        if self.by_turns or taken:
+            return taken
+        if not self._sizes and self._ended and self._steps <= self._given:
+            self._keeps = True
+            return self._newest
+        keep = 1 if self._keeps and not self._ended and len(self._sizes) > 1 else 0
+        return sum(self.take() for _ in range(len(self._sizes) - keep))
+
+    def clear(self):
+        """They were for something else than a step."""
+        self._sizes.clear()
+        self._given = self._steps = 0
 
 
 def _drawn(loader):
@@ -125,7 +174,7 @@ class ShardedLoader:
         worker, own = self._worker, self._worker.session.progress.own_steps
         again = self._of_pass == own and worker._job_samples() < self._base + self._passes * self.samples
         if again or worker._counts is not self:
-            worker._pending = 0
+            worker._forget_drawn()
         self._passes += not again
         self._of_pass = own
         return self._counted(self._endless(), self._base + self._passes * self.samples)
@@ -164,7 +213,7 @@ class ShardedLoader:
     def _trained(self):
         """Samples of the job and of this worker's step at hand."""
         exact = self.position()
-        return self._worker._clock.read()[1] + self._worker._pending if exact is None else exact
+        return self._worker._clock.read()[1] + self._worker._pending + self._worker._drawn.samples if exact is None else exact
 
     def _endless(self):
         """(batch, its samples if they are known)."""
@@ -209,11 +258,11 @@ class ShardedLoader:
             share = worker.share
             batch, known = next(batches, (None, None))
             if batch is None:
-                return
+                break
             made += 1
             if known is None:
                 if worker._counts_batches_of(self):
-                    worker._pending += self._in_batch(batch, None)
+                    worker._drawn.add(self._in_batch(batch, None))
             else:
                 if worker._pending:
                     now = worker.session.progress.own_steps
@@ -225,6 +274,7 @@ class ShardedLoader:
                 worker._pending = self._in_batch(batch, known)
                 worker._of_step = share.step
             yield batch
+        worker._drawn.end()
 
     def _why(self):
         return "the job is done" if self._worker.done else "it is slow, or has joined late"
