@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Frameworks over PyTorch: the examples, and jobs that are saved, resumed and stopped. Usage: frameworks_test.py BIN_DIR [TEST ...]"""
 import place
+import json
 import os
 import pathlib
 import re
@@ -9,6 +10,8 @@ import sys
 import tempfile
 import unittest
 import unittest.mock
+
+import prd
 
 
 class Frameworks(unittest.TestCase):
@@ -138,6 +141,30 @@ class Frameworks(unittest.TestCase):
         job = prd.transformers.Callback()
         self.trainer(self.arguments(), job, kind=Scaled).train()
         self.assertEqual(job.worker.trained[0], 8)
+
+    def test_training_arguments_are_used_again(self):
+        import prd.transformers
+        import torch
+
+        def train(trainer, job):
+            trainer.train()
+            return job.worker.trained[0]
+
+        self.in_job()
+        args = self.arguments(num_train_epochs=1, save_strategy="epoch")
+        jobs = [prd.transformers.Callback() for _ in range(3)]
+        trainers = [self.trainer(args, job) for job in jobs[:2]]
+        self.assertEqual([train(*both) for both in zip(trainers, jobs)], [4, 4])
+        self.assertEqual(args.max_steps, -1)
+        saved = self.folder / "out/checkpoint-4"
+        self.assertEqual(torch.load(saved / "training_args.bin", weights_only=False).max_steps, -1)
+        self.assertEqual(json.loads((saved / "trainer_state.json").read_text())["max_steps"], 4)
+        self.assertEqual([train(self.trainer(args, jobs[2]), jobs[2]), train(trainers[0], jobs[0])], [4, 4])
+        args = self.arguments(max_steps=3)
+        again = self.trainer(args, jobs[0])
+        self.assertEqual([train(again, jobs[0]), train(self.trainer(args, jobs[1]), jobs[1])], [3, 3])
+        with self.assertRaisesRegex(prd.FailedPrecondition, "max_steps: 3 of the job's are of a Trainer's first training.*make a new Trainer"):
+            again.train()
 
     @staticmethod
     def lightning(samples=40):

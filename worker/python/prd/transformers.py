@@ -12,8 +12,9 @@ In a job with a batch, the Trainer's batches stay as large as they are, and a st
 the Trainer's steps before that apply nothing.
 
 What it cannot do: several devices of a Trainer, `load_best_model_at_end` (each worker has its own best), data without a
-length, and a `data_seed`, which would give all workers one order. What a script writes after train, as save_model, asks
-callback.worker.rank == 0. An interval in steps (`eval_steps`, `save_steps`, `logging_steps`) counts this worker's own.
+length, `max_steps` in a second `train()` of one Trainer, and a `data_seed`, which would give all workers one order. What a script
+writes after train, as save_model, asks callback.worker.rank == 0. An interval in steps (`eval_steps`, `save_steps`,
+`logging_steps`) counts this worker's own.
 """
 import math
 import os
@@ -25,7 +26,17 @@ import prd.accelerate
 import prd.torch
 from prd import errors, session
 
-_MANY = 1 << 40  # steps, that the Trainer ends at no number of its own
+
+class _Many(int):
+    """Steps, that the Trainer ends at no number of its own, in place of those that were `given`, which copies and files have."""
+
+    def __new__(cls, given):
+        made = super().__new__(cls, 1 << 40)
+        made.given = getattr(given, "given", given)  # of a Trainer that has not trained
+        return made
+
+    def __reduce__(self):
+        return int, (self.given,)
 
 
 class Callback(transformers.TrainerCallback):
@@ -46,13 +57,18 @@ class Callback(transformers.TrainerCallback):
         if args.world_size > 1 or args.n_gpu > 1:
             raise errors.InvalidArgument(f"args: {max(args.world_size, args.n_gpu)} devices, allowed is one: prd.run or a launcher starts the "
                                          "workers, each with a GPU of its own (prd.run --env 0:CUDA_VISIBLE_DEVICES=0 --env 1:CUDA_VISIBLE_DEVICES=1)")
-        self._steps, self._epochs = args.max_steps, args.num_train_epochs
-        args.max_steps = _MANY
+        args.max_steps = _Many(args.max_steps)
         # Of this the order of the data is drawn. A worker that is not told its rank before attach takes any.
         rank = session.rank_of_environment()
         torch.manual_seed(args.seed + rank * 0x9E3779B9 if rank >= 0 else int.from_bytes(os.urandom(7), "little"))
 
     def on_train_begin(self, args, state, control, model, optimizer, lr_scheduler, train_dataloader, **kwargs):
+        if isinstance(args.max_steps, _Many):
+            args.max_steps = args.max_steps.given  # the Trainer has read it
+        elif args.max_steps > 0:
+            raise errors.FailedPrecondition(f"max_steps: {args.max_steps} of the job's are of a Trainer's first training, and not where another one with "
+                                            "the same TrainingArguments has trained since it was made: make a new Trainer")
+        self._trainers = state.max_steps
         accumulated = args.gradient_accumulation_steps
         batches = len(train_dataloader) / accumulated  # of the data, as steps
         if state.global_step:
@@ -68,11 +84,12 @@ class Callback(transformers.TrainerCallback):
         self._per_epoch = batches / max(self.worker.workers, 1)  # the job's clock
         if self.worker.share.batch:
             self._per_epoch = len(train_dataloader.dataset) / self.worker.share.batch
+        self._steps = args.max_steps
         if self._steps <= 0:
-            self._steps = max(1, math.ceil(self._epochs * self._per_epoch))
+            self._steps = max(1, math.ceil(args.num_train_epochs * self._per_epoch))
         scheduler = getattr(lr_scheduler, "scheduler", lr_scheduler)
         if not isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-            # The Trainer has made it for _MANY steps.
+            # The Trainer has made it for its own number of steps.
             made = transformers.get_scheduler(args.lr_scheduler_type, inner, args.get_warmup_steps(self._steps), self._steps, args.lr_scheduler_kwargs)
             at = scheduler.last_epoch
             scheduler.__dict__.update({name: value for name, value in vars(made).items() if name != "last_epoch"}, last_epoch=at)
@@ -95,15 +112,22 @@ class Callback(transformers.TrainerCallback):
 
     def on_epoch_end(self, args, state, control, **kwargs):
         self._epoch = max(self._epoch, math.floor(self.worker.clock / self._per_epoch))
-        if control.should_training_stop:
-            state.max_steps = _MANY  # what the Trainer divides by to tell samples per second
         self._saves(control)
+        if control.should_save:
+            state.max_steps = state.global_step  # for the checkpoint
+        else:
+            self.on_save(args, state, control)
+
+    def on_save(self, args, state, control, **kwargs):
+        if control.should_training_stop:
+            state.max_steps = self._trainers  # what the Trainer divides by to tell samples per second
 
     def on_epoch_begin(self, args, state, control, **kwargs):
         self._resume()
 
     def on_train_end(self, args, state, control, **kwargs):
         self._resume()
+        state.max_steps = state.global_step
         if self.worker.clock < self._steps - 1 and not self.worker.done:
             self.worker.stop("the Trainer of one worker was stopped")
         self.worker.finish()
