@@ -166,6 +166,16 @@ class Frameworks(unittest.TestCase):
         with self.assertRaisesRegex(prd.FailedPrecondition, "max_steps: 3 of the job's are of a Trainer's first training.*make a new Trainer"):
             again.train()
 
+    def test_a_callback_that_comes_too_late_is_named(self):
+        import prd.transformers
+
+        job = prd.transformers.Callback()
+        trainer = self.trainer(self.arguments())
+        trainer.add_callback(job)
+        with self.assertRaisesRegex(prd.InvalidArgument, r"not by add_callback: transformers.Trainer\(..., callbacks=\["):
+            trainer.train()
+        self.assertIsNone(job.worker)
+
     @staticmethod
     def lightning(samples=40):
         """A module, a loader of its batches of 10, and what makes a trainer with these callbacks."""

@@ -46,7 +46,7 @@ class Callback(transformers.TrainerCallback):
         """options: of prd.torch.attach."""
         self.worker = None
         self._options = options
-        self._pause = None
+        self._pause = self._args = None
 
     paused = property(lambda self: self._pause is not None, doc="Whether the others go on without this worker, which evaluates or saves")
 
@@ -57,12 +57,16 @@ class Callback(transformers.TrainerCallback):
         if args.world_size > 1 or args.n_gpu > 1:
             raise errors.InvalidArgument(f"args: {max(args.world_size, args.n_gpu)} devices, allowed is one: prd.run or a launcher starts the "
                                          "workers, each with a GPU of its own (prd.run --env 0:CUDA_VISIBLE_DEVICES=0 --env 1:CUDA_VISIBLE_DEVICES=1)")
+        self._args = args
         args.max_steps = _Many(args.max_steps)
         # Of this the order of the data is drawn. A worker that is not told its rank before attach takes any.
         rank = session.rank_of_environment()
         torch.manual_seed(args.seed + rank * 0x9E3779B9 if rank >= 0 else int.from_bytes(os.urandom(7), "little"))
 
     def on_train_begin(self, args, state, control, model, optimizer, lr_scheduler, train_dataloader, **kwargs):
+        if self._args is not args:
+            raise errors.InvalidArgument("callbacks: prd.transformers.Callback is given to a Trainer when that is made, and not by add_callback: "
+                                         "transformers.Trainer(..., callbacks=[prd.transformers.Callback()])")
         if isinstance(args.max_steps, _Many):
             args.max_steps = args.max_steps.given  # the Trainer has read it
         elif args.max_steps > 0:
