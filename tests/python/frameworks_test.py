@@ -166,6 +166,25 @@ class Frameworks(unittest.TestCase):
         with self.assertRaisesRegex(prd.FailedPrecondition, "max_steps: 3 of the job's are of a Trainer's first training.*make a new Trainer"):
             again.train()
 
+    def test_a_trainer_trains_its_epochs_and_tells_what_it_computed(self):
+        import prd.transformers
+
+        self.in_job()
+        trained = []
+        # Batches of 10, 10, 10 and 5; and of 10, 10 and 10.
+        for given, samples in (({}, 35), (dict(gradient_accumulation_steps=3), 35), (dict(dataloader_drop_last=True), 35), (dict(gradient_accumulation_steps=2), 30)):
+            job = prd.transformers.Callback()
+            told = []
+
+            def step(session, samples=0, _step=prd.Session.step, **options):
+                told.append(samples)
+                return _step(session, samples, **options)
+
+            with unittest.mock.patch.object(prd.Session, "step", step):
+                self.trainer(self.arguments(**given), job, samples=samples).train()
+            trained.append(told)
+        self.assertEqual(trained, [2 * [10, 10, 10, 5], 2 * [30, 5], 2 * [10, 10, 10], 2 * [20, 10]])
+
     def test_a_callback_that_comes_too_late_is_named(self):
         import prd.transformers
 

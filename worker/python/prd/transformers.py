@@ -74,14 +74,20 @@ class Callback(transformers.TrainerCallback):
                                             "the same TrainingArguments has trained since it was made: make a new Trainer")
         self._trainers = state.max_steps
         accumulated = args.gradient_accumulation_steps
-        batches = len(train_dataloader) / accumulated  # of the data, as steps
+        batches = math.ceil(len(train_dataloader) / accumulated)  # of the data, as steps
         if state.global_step:
             done = state.epoch
             options = {"trained": (state.global_step, state.global_step * args.train_batch_size * accumulated),
                        "job_trained": (round(done * batches), round(done * len(train_dataloader.dataset)))}
         else:
             options = {}
-        options = {"samples": args.train_batch_size * accumulated, **options, **self._options}
+        whole = args.train_batch_size * accumulated
+        lacks = len(train_dataloader) * args.train_batch_size - len(train_dataloader.dataset)  # in the last batch
+        rest = whole - (batches * accumulated - len(train_dataloader)) * args.train_batch_size - (lacks if 0 < lacks < args.train_batch_size else 0)
+        self._samples = None if "samples" in self._options else (batches, whole, rest)
+        self._next = state.global_step % batches if not args.ignore_data_skip else 0  # of the steps of this pass over the data
+        self._begun = False
+        options = {"samples": whole, **options, **self._options}
         inner = getattr(optimizer, "optimizer", optimizer)
         self.worker = prd.torch.attach(model, inner, **options)
         prd.accelerate.take_scaler(optimizer)
@@ -103,6 +109,10 @@ class Callback(transformers.TrainerCallback):
 
     def on_step_begin(self, args, state, control, **kwargs):
         self._resume()
+        if self._samples is not None:
+            batches, whole, rest = self._samples
+            self._next += 1
+            self.worker._samples = whole if self._next < batches else rest
         state.max_steps = state.global_step + max(1, math.ceil(self._steps - self.worker.clock))  # for this worker to end at
 
     def on_step_end(self, args, state, control, **kwargs):
@@ -128,6 +138,9 @@ class Callback(transformers.TrainerCallback):
 
     def on_epoch_begin(self, args, state, control, **kwargs):
         self._resume()
+        if self._begun:
+            self._next = 0
+        self._begun = True
 
     def on_train_end(self, args, state, control, **kwargs):
         self._resume()
