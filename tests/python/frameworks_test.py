@@ -185,6 +185,16 @@ class Frameworks(unittest.TestCase):
             trained.append(told)
         self.assertEqual(trained, [2 * [10, 10, 10, 5], 2 * [30, 5], 2 * [10, 10, 10], 2 * [20, 10]])
 
+    def test_a_trainer_makes_all_steps_of_a_batch(self):
+        import prd.transformers
+
+        self.in_job("batch = 20")
+        job = prd.transformers.Callback()
+        trainer = self.trainer(self.arguments(save_strategy="steps"), job, samples=40)
+        trainer.train()
+        self.assertEqual((job.worker.trained, trainer.state.global_step), ((4, 80), 8))  # each of two batches of 10
+        self.assertTrue((self.folder / "out/checkpoint-8").exists())
+
     def test_a_callback_that_comes_too_late_is_named(self):
         import prd.transformers
 

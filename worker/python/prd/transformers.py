@@ -114,12 +114,15 @@ class Callback(transformers.TrainerCallback):
             self._next += 1
             self.worker._samples = whole if self._next < batches else rest
         state.max_steps = state.global_step + max(1, math.ceil(self._steps - self.worker.clock))  # for this worker to end at
+        if self.worker.share.batch:
+            state.max_steps += 1  # this one may apply nothing yet
 
     def on_step_end(self, args, state, control, **kwargs):
         clock = self.worker.clock
         state.epoch = clock / self._per_epoch
         if clock >= self._steps or self.worker.done:
             control.should_training_stop = True
+            control.should_save = control.should_save or args.save_strategy == "steps"
         elif math.floor(state.epoch) > self._epoch:
             control.should_epoch_stop = True
         self._saves(control)
