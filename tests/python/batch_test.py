@@ -2,6 +2,7 @@
 """Jobs with a batch, in PyTorch scripts. Usage: batch_test.py BIN_DIR [TEST ...]"""
 import place
 import contextlib
+import io
 import json
 import os
 import pathlib
@@ -438,6 +439,19 @@ class Batch(unittest.TestCase):
         model, optimizer = make()
         with self.assertRaisesRegex(prd.InvalidArgument, "a session that is given has its own"):
             prd.torch.attach(model, optimizer, session=prd.torch.AloneSession(), batch=8)
+
+    def test_why_an_epoch_is_over_is_said(self):
+        with place.Cluster(place.job("all-reduce", 1)) as c, contextlib.redirect_stderr(io.StringIO()) as err:
+            model, optimizer = make()
+            worker = attach(c, 0, model, optimizer, batch=3 * SIZE)
+            loader = worker.shard(loader_of())
+            for _ in range(2):
+                for x, _ in loader:
+                    optimizer.zero_grad()
+                    loss_of(model, x).backward()
+                    optimizer.step()
+            worker.finish()
+        self.assertIn(f"one batch for it: a step of all workers has {3 * SIZE} samples, and the data {SIZE}. ", err.getvalue())
 
 
 if __name__ == "__main__":

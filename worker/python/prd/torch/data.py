@@ -277,4 +277,9 @@ class ShardedLoader:
         worker._drawn.end()
 
     def _why(self):
-        return "the job is done" if self._worker.done else "it is slow, or has joined late"
+        if self._worker.done:
+            return "the job is done"
+        step = self._worker.share.batch or (self._loader.batch_size or 0) * self._worker.workers
+        if step > self.samples:
+            return f"a step of all workers has {step} samples, and the data {self.samples}"
+        return "it is slow, or has joined late"
