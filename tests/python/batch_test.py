@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 import unittest
+import unittest.mock
 
 try:
     import torch
@@ -439,6 +440,14 @@ class Batch(unittest.TestCase):
         model, optimizer = make()
         with self.assertRaisesRegex(prd.InvalidArgument, "a session that is given has its own"):
             prd.torch.attach(model, optimizer, session=prd.torch.AloneSession(), batch=8)
+
+    def test_another_batch_than_the_jobs_is_said(self):
+        with place.Cluster(place.job("all-reduce", 1, "batch = 60")) as c:
+            for batch, said in ((30, "prd: rank 0: batch=30 of attach is not used: the job has a batch of 60 samples\n"), (60, "")):
+                model, optimizer = make()
+                with unittest.mock.patch.dict(os.environ, place.environment(c, 0)), contextlib.redirect_stderr(io.StringIO()) as err:
+                    prd.torch.attach(model, optimizer, batch=batch, seed=False).finish()
+                self.assertEqual(err.getvalue(), said)
 
     def test_why_an_epoch_is_over_is_said(self):
         with place.Cluster(place.job("all-reduce", 1)) as c, contextlib.redirect_stderr(io.StringIO()) as err:

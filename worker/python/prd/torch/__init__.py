@@ -54,7 +54,12 @@ def attach(model, optimizer=None, *, session=None, samples=0, buffers=True, befo
         raise errors.InvalidArgument("batch, max_share: a session that is given has its own: prd.Session(batch=..., max_share=..., accumulates=True)")
     if clock is not None and not 0 <= clock < float("inf"):
         raise errors.InvalidArgument(f"clock: found {clock}, allowed is 0 or more")
-    return Worker(model, optimizer, session, samples, buffers, before_apply, seed, trained, job_trained, averaged, frozen, clock)
+    worker = Worker(model, optimizer, session, samples, buffers, before_apply, seed, trained, job_trained, averaged, frozen, clock)
+    share = worker.share
+    has = share.batch or share.samples * worker.workers  # not to the sample where the engine divides none
+    if batch and has and abs(has - batch) >= (1 if share.batch else worker.workers):
+        worker._say_once("batch", f"batch={batch} of attach is not used: the job has a batch of {has} samples")
+    return worker
 
 
 def _taken(tensor, name):
