@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """prd.jax with a real daemon, workers as threads. Usage: jax_test.py BIN_DIR [TEST ...]"""
 import place
+import contextlib
+import io
 import os
 import re
 import subprocess
@@ -143,6 +145,16 @@ class Jax(unittest.TestCase):
                     worker.step({"other": jnp.zeros(1)})
                 mean = worker.average()
                 self.assertEqual(bits(mean), bits(worker.params))
+
+    def test_other_samples_than_the_share_are_said_once(self):
+        with place.Cluster(place.job("all-reduce", 1, "batch = 60")) as c, contextlib.redirect_stderr(io.StringIO()) as err:
+            params = make_params()
+            worker = attach(c, 0, params, optax.sgd(0.1))
+            for samples in (0, 60, 20, 20):
+                worker.step(params, samples=samples)
+            worker.finish()
+        self.assertEqual(err.getvalue(), "prd: rank 0: a step was told 20 samples, and this worker's share of the job's batch is 60 now: "
+                                         "session.share() says which ones to compute\n")
 
     def test_the_example(self):
         environment = dict(os.environ, PYTHONPATH=str(place.PACKAGE), PRD_DAEMON=str(place.BIN / "prd"))

@@ -13,6 +13,7 @@ engines that reduce gradients also the gradients, to the host and back; under th
 """
 import contextlib
 import random
+import sys
 
 import jax
 import numpy
@@ -99,7 +100,7 @@ class Worker:
         self._parameters, self._kept = _Copies(params, "", False), _Copies(state, "state", True)
         self._kind = jax.tree_util.tree_structure(params)
         self._given = self._gradients = None
-        self._ended = False
+        self._ended = self._said = False
         # The first says whose state this is: it is another one once another replica has replaced this one.
         self._numbers = numpy.zeros(1 + len(self._kept.numbers(state)))
         self._keep()
@@ -116,6 +117,7 @@ class Worker:
             raise errors.InvalidArgument(f"gradients: found {jax.tree_util.tree_structure(gradients)}, needed is the tree of params, {self._kind}")
         self.session.proceed()
         self._take(self._gradients is None)
+        self._compare(samples)
         self._given = gradients
         if self._gradients is not None:
             self._gradients.write(gradients)
@@ -198,6 +200,14 @@ class Worker:
     job_trained = property(lambda self: (self.progress.steps, self.progress.samples), doc="(steps, samples) of all workers, for a checkpoint")
 
     # ---- inside ----
+
+    def _compare(self, samples):
+        """Says, once, that a step has other samples than this worker's share of the job's batch."""
+        share = 0 if self._said or not samples else self.session.share().samples
+        if share not in (0, samples):
+            self._said = True
+            print(f"prd: rank {self.rank}: a step was told {samples} samples, and this worker's share of the job's batch is {share} now: "
+                  "session.share() says which ones to compute", file=sys.stderr)
 
     def _give_gradients(self):
         self._gradients = _Copies(self.params, "gradient of ", False)
