@@ -36,6 +36,20 @@ DIES_ONCE = """
         session.step()
         time.sleep(0.01)
 """
+FAILS_LAST = """
+    mark = os.environ["MARK"]
+    if session.rank == 0:
+        with open(mark, "w") as file:
+            file.write(str(os.getpid()))
+    session.step()
+    if session.rank == 1:
+        session.finish()
+        with open(mark) as file:
+            other = file.read()
+        while os.path.exists(f"/proc/{other}"):  # until prd.run knows that it has ended
+            time.sleep(0.01)
+        sys.exit(3)
+"""
 WAITS = """
     try:
         print("waits")
@@ -100,6 +114,10 @@ class Run(unittest.TestCase):
         out, err = self.end(self.start(DIES_ONCE, "-n", "3", "--engine", "p-reduce", "--job-option", "lease_ms = 2000"), code=1)
         self.assertIn("prd.run: rank 1 was killed by SIGKILL\n", err)
         self.assertEqual(len(re.findall(r"\] model", out)), 2, out)
+
+    def test_a_worker_that_fails_after_the_job_is_not_started_again(self):
+        _, err = self.end(self.start(FAILS_LAST, "-n", "2", "--engine", "all-reduce", "--restart", "1"), code=1)
+        self.assertIn("prd.run: rank 1 ended with 3, and is not started again: all others have ended with 0, and so has the job\n", err)
 
     def test_an_interrupt_reaches_each_worker_once(self):
         program = self.two_that_wait()

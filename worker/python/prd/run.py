@@ -312,16 +312,19 @@ class Workers:
 
     def look(self, ending):
         """Notes who has ended, and starts who is to be started again."""
-        for rank, process in list(self.running.items()):
-            code = process.poll()
-            if code is None:
-                continue
+        ended = {rank: code for rank, code in ((rank, process.poll()) for rank, process in self.running.items()) if code is not None}
+        for rank, code in ended.items():
             del self.running[rank]
             self.codes[rank] = code
+        for rank, code in ended.items():
             if code == 0:
                 continue
             how = how_it_ended(code)
-            if not ending and self._restarts[rank] < self._args.restart:
+            others = [self.codes.get(other) for other in range(self._args.workers) if other != rank]
+            again = not ending and self._restarts[rank] < self._args.restart
+            if again and others and not self.running and not any(others):  # it would begin the job anew, alone
+                again, how = False, f"{how}, and is not started again: all others have ended with 0, and so has the job"
+            if again:
                 self._restarts[rank] += 1
                 self.say(f"rank {rank} {how}, and is started again ({self._restarts[rank]} of {self._args.restart})")
                 self._start(rank)
