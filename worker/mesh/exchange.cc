@@ -157,6 +157,8 @@ void Exchange::Do(Instant, const PublishUpdate& action) {
   updates_[action.iteration] = row;
 }
 
+void Exchange::Do(Instant, const RetireUpdate& action) { updates_.erase(action.iteration); }
+
 void Exchange::Do(Instant, const MixUpdates& action) {
   std::vector<std::shared_ptr<Buffer>> rows;
   std::vector<ReplicaStore::Weighted> others;

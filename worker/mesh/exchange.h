@@ -80,7 +80,7 @@ class Exchange {
   void Do(Instant, const Refuse& action) { server_.Refuse(action.request); }
   void Do(Instant now, const SetIteration& action);
   void Do(Instant now, const PublishUpdate& action);
-  void Do(Instant, const RetireUpdate& action) { updates_.erase(action.iteration); }
+  void Do(Instant now, const RetireUpdate& action);
   void Do(Instant now, const MixUpdates& action);
   void Do(Instant, const CutShards& action) { shards_.Cut(action.shards); }
   void Do(Instant, const TakeDelta& action) { shards_.TakeDelta(action.share); }
