@@ -44,7 +44,7 @@ class DaemonCounts {
 
   // Workers that are there, in all jobs.
   std::size_t Workers() const;
-  // Connections of workers and of prdctl.
+  // Connections of workers and of prdctl; `open`: of workers alone.
   ConnectionGuard::Counters Connections() const;
 
   DaemonStatus StatusAt(Instant now) const;
