@@ -35,11 +35,12 @@ ItemBook::Numbers ItemBook::Cut(const Side& side, const Numbers& row, std::uint3
   return {begin, begin + static_cast<std::ptrdiff_t>(range.length / sizeof(double))};
 }
 
-const ItemBook::Shard* ItemBook::Served(const Side& side, Incarnation self, Ticket ticket) const {
+const ItemBook::Shard* ItemBook::AnswerTo(const Side& side, Incarnation self, Ticket ticket) const {
   const auto pull = side.pulled.find(ticket);
   if (pull == side.pulled.end()) return nullptr;
   const auto it = served_.find({pull->second.from, self, pull->second.parcel});
-  return it == served_.end() ? nullptr : &it->second;
+  const bool known = it != served_.end() && it->second.given && !it->second.differ;
+  return known ? &it->second.newest : nullptr;
 }
 
 bool ItemBook::OnPulled(std::uint32_t worker, Ticket ticket) {
@@ -64,7 +65,10 @@ void ItemBook::Serves(const Side& side, Incarnation self, const Serve& serve) {
     if (kept == side.kept.end()) return;
     shard = kept->second;
   }
-  served_[{self, asked->second, item}] = std::move(shard);
+  Answers& answers = served_[{self, asked->second, item}];
+  answers.differ |= answers.given && answers.pulls > 1 && !(answers.newest == shard);
+  answers.given = true;
+  answers.newest = std::move(shard);
 }
 
 void ItemBook::Before(std::uint32_t worker, Incarnation self, const Action& action,
@@ -73,6 +77,7 @@ void ItemBook::Before(std::uint32_t worker, Incarnation self, const Action& acti
   side.expected.clear();
   if (const auto* pull = std::get_if<StartPull>(&action)) {
     side.pulls[pull->ticket] = *pull;
+    ++served_[{pull->from, self, pull->parcel}].pulls;
   } else if (const auto* drop = std::get_if<DropPull>(&action)) {
     side.pulls.erase(drop->ticket);
     side.pulled.erase(drop->ticket);
@@ -103,13 +108,13 @@ void ItemBook::Before(std::uint32_t worker, Incarnation self, const Action& acti
     if (keep->ticket == 0) {
       shard.values = Cut(side, Base(store), keep->shard);
       shard.pending.assign(shard.values.size(), 0.0);
-    } else if (const Shard* pulled = Served(side, self, keep->ticket)) {
+    } else if (const Shard* pulled = AnswerTo(side, self, keep->ticket)) {
       shard = *pulled;
     }
     side.kept.insert_or_assign(keep->shard, std::move(shard));
     side.pulled.erase(keep->ticket);
   } else if (const auto* add = std::get_if<AddDelta>(&action)) {
-    const Shard* pulled = add->ticket != 0 ? Served(side, self, add->ticket) : nullptr;
+    const Shard* pulled = add->ticket != 0 ? AnswerTo(side, self, add->ticket) : nullptr;
     const auto kept = side.kept.find(add->shard);
     if (kept != side.kept.end() && (add->ticket == 0 ? !side.delta.empty() : pulled != nullptr)) {
       const Numbers delta = pulled != nullptr ? pulled->values : Cut(side, side.delta, add->shard);
@@ -127,7 +132,7 @@ void ItemBook::Before(std::uint32_t worker, Incarnation self, const Action& acti
     const std::size_t bytes = store.parameters.bytes();
     side.begin = ShardRange(bytes, side.cut, read->shard).begin / sizeof(double);
     const auto kept = side.kept.find(read->shard);
-    if (const Shard* pulled = read->ticket != 0 ? Served(side, self, read->ticket) : nullptr) {
+    if (const Shard* pulled = read->ticket != 0 ? AnswerTo(side, self, read->ticket) : nullptr) {
       side.expected = pulled->values;
     } else if (read->ticket == 0 && kept != side.kept.end()) {
       side.expected = kept->second.values;

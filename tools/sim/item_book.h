@@ -41,6 +41,17 @@ class ItemBook {
   using Numbers = std::vector<double>;
   struct Shard {
     Numbers values, pending;
+    friend bool operator==(const Shard&, const Shard&) = default;
+  };
+  // An item of a worker, for another one.
+  using Served = std::tuple<Incarnation, Incarnation, PeerItem>;  // by, to
+  struct Answers {
+    int pulls = 0;
+    bool given = false;
+    Shard newest;
+    // Pulls of the item were answered with other values: a pull that was dropped may be answered
+    // after the one that followed it.
+    bool differ = false;
   };
   struct Side {
     std::map<Ticket, StartPull> pulls;   // that have not ended
@@ -56,12 +67,12 @@ class ItemBook {
 
   void Serves(const Side& side, Incarnation self, const Serve& serve);
   // What came, or is to come. Null: it is not known.
-  const Shard* Served(const Side& side, Incarnation self, Ticket ticket) const;
+  const Shard* AnswerTo(const Side& side, Incarnation self, Ticket ticket) const;
   static Numbers Cut(const Side& side, const Numbers& row, std::uint32_t shard);
 
   std::vector<Side> sides_;
   std::map<std::pair<Incarnation, Iteration>, Numbers> published_;
-  std::map<std::tuple<Incarnation, Incarnation, PeerItem>, Shard> served_;  // by, to
+  std::map<Served, Answers> served_;
 };
 
 }  // namespace prd::sim
