@@ -36,6 +36,12 @@ class Copies {
   void Join(const Plan& plan, DurationNs timeout);
   void ForgetPeers() { server_.Clear(); }
   void ForgetPeer(Incarnation member) { server_.ForgetPeer(member); }
+  // Nothing is on its way here, and there is no result.
+  void Clear() {
+    fetching_.reset();
+    sampling_.reset();
+    newest_ = {};
+  }
   // The store has other memory.
   void ForgetMemory() { server_.Forget(); }
 

@@ -460,9 +460,7 @@ void GroupReduction::CommitParameters(const Memory::Place& result, Weight initia
   ReplicaStore* store = context_.store;
   const GroupKind kind = group().kind;
   if (kind == GroupKind::kInitial) store->torn = false;
-  if (stays()) {
-    store->averaged.ReplacedByOwn();
-  } else if (Overwrites()) {
+  if (stays() || Overwrites()) {
     store->ReplacedParameters();
   } else if (shape_ == &store->whole) {
     store->SetWhole(result);

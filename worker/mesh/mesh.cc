@@ -81,9 +81,7 @@ std::size_t Mesh::Options::LongestPart() const {
 void Mesh::SetIncarnation(Incarnation incarnation) {
   if (active_) active_->Cancel(now_);
   active_.reset();
-  copies_.CancelFetch();
-  copies_.CancelSample();
-  copies_.SetResult({});
+  copies_.Clear();
   exchange_.Join(incarnation, kNoRun, {});
   link_.Join(incarnation, kNoRun);
   Forget(incarnation, kNoRun);

@@ -40,8 +40,10 @@ class AveragedState {
   // Any thread.
   void Written() { newer_ = true; }
   // They were replaced: what only the tensors have is void.
-  void Replaced() { newer_ = true, caller_newer_ = false; }
-  void ReplacedByOwn() { caller_newer_ = false; }
+  void Replaced() {
+    newer_ = true;
+    caller_newer_ = false;
+  }
 
  private:
   Layout tensors_;  // in the caller's memory
