@@ -18,6 +18,7 @@ void ReplicaMean::EachTrained(Each each) const {
 
 void ReplicaMean::Begin(bool own_parameters) {
   const std::lock_guard lock(store_->mutex);
+  store_->Unfold();
   const std::size_t bytes = store_->parameters.bytes();
   mean_ = buffers_.Get(bytes);
   mean_->Expect(store_->ReadShared(Memory::InHost(mean_->data(), mean_)));

@@ -30,7 +30,7 @@ class StoreReplica final : public StepReplica {
  public:
   explicit StoreReplica(ReplicaStore* store) : store_(store) {}
   Iteration iteration() const override { return store_->iteration; }
-  std::int64_t AddInbox() override { return store_->AddInbox(); }
+  std::int64_t AddInbox() override { return store_->AddInbox().value_or(kNotNow); }
   Inbox TakeInbox() override {
     const Inbox inbox{.rounds = store_->inbox_rounds, .iteration = store_->inbox_iteration};
     return store_->TakeInbox() ? inbox : Inbox();

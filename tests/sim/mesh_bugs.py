@@ -36,8 +36,17 @@ BUGS = {
         "  const Weight weight = weights_[(options_.position + (wrong ? 1 : 0)) % members_];\n"),
     "copied-while-apply-writes": (
         "fetch.cc",
-        "  if (!lock.owns_lock()) return;\n  std::array",
-        "  if (!lock.owns_lock() && !Planted(\"copied-while-apply-writes\")) return;\n  std::array"),
+        "  if (!lock.owns_lock()) return;\n  store_->Unfold();\n",
+        "  if (!lock.owns_lock() && !Planted(\"copied-while-apply-writes\")) return;\n"
+        "  store_->Unfold();\n"),
+    "unfolded-with-new-parameters": (
+        "replica_store.cc",
+        "before.empty() ? Memory::Tensors()",
+        "before.empty() || Planted(\"unfolded-with-new-parameters\") ? Memory::Tensors()"),
+    "folded-as-a-change": (
+        "group_reduction.cc",
+        "Reduces::kVirtual && !store->folded;",
+        "Reduces::kVirtual && (!store->folded || Planted(\"folded-as-a-change\"));"),
     "copied-while-a-result-lands": (
         "fetch.cc",
         "  if (waiting_.empty() || store_->landing) return;\n",
@@ -205,8 +214,8 @@ BUGS = {
         "  const bool fresh = header.number > stream.newest || Planted(\"sent-again-counts-twice\");\n"),
     "inbox-replaced": (
         "replica_store.cc",
-        "  if (inbox_rounds++ == 0) {",
-        "  if (inbox_rounds++ == 0 || Planted(\"inbox-replaced\")) {"),
+        "  } else if (inbox_rounds++ == 0) {",
+        "  } else if (inbox_rounds++ == 0 || Planted(\"inbox-replaced\")) {"),
     "result-comes-to-a-full-inbox": (
         "replica_store.cc",
         "  if (inbox_rounds == 0 && arriving.empty()) std::swap(arriving, inbox);\n",

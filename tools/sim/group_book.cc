@@ -11,6 +11,7 @@ namespace prd::sim {
 namespace {
 
 using mesh::CopyOf;
+using mesh::InboxOf;
 using mesh::Read;
 using mesh::Values;
 
@@ -105,10 +106,10 @@ void GroupBook::Copies(std::uint32_t worker, RunId run, const StartFetch& fetch)
 void GroupBook::GoesOn(std::uint32_t worker, const ReplicaStore& store) {
   Side& side = sides_[worker];
   const bool inbox = side.formed != nullptr && side.formed->what.landing == Landing::kInbox;
-  if (!inbox && !side.copies) return;
+  if ((!inbox && !side.copies) || store.folding) return;
   const Layout& shape = store.background ? store.parameters : store.gradients;
   side.inbox.clear();
-  if (store.inbox_rounds != 0) side.inbox = Values(shape, CopyOf(store.inbox));
+  if (store.inbox_rounds != 0) side.inbox = Values(shape, InboxOf(store));
   side.inbox_round = store.inbox_iteration;
   if (side.formed == nullptr || !InBackground(side.formed->what)) return;
   Member& member = side.formed->members[side.position];
@@ -247,8 +248,10 @@ void GroupBook::CheckUntouched(std::uint32_t worker, const Formed& formed, std::
   if (formed.what.landing == Landing::kInbox) {
     const Side& side = sides_[worker];
     const bool empty = store.inbox_rounds == 0;
-    const Numbers inbox = empty ? Numbers() : Values(shape, CopyOf(store.inbox));
+    const Numbers inbox = empty ? Numbers() : Values(shape, InboxOf(store));
     if (inbox == side.inbox) return;
+    const std::optional<Numbers>& gave = formed.members[position].gave;
+    if (store.folded && gave) return CheckFolded(worker, formed, *gave, store);
     throw Violation("untouched", WorkerName(worker) + "'s inbox is changed by " +
                                      GroupName(formed.group.id) + ", which failed");
   }
@@ -269,6 +272,22 @@ void GroupBook::CheckUntouched(std::uint32_t worker, const Formed& formed, std::
   CheckEarlier(worker, formed, values, before, &due.sum);
   for (std::size_t j = 0; j < values.size(); ++j) {
     if (values[j] == before[j]) due.sum[j] = values[j];
+  }
+  CheckNear("untouched", worker, formed, values, due);
+}
+
+// Some elements may be the result already.
+void GroupBook::CheckFolded(std::uint32_t worker, const Formed& formed, const Numbers& gave,
+                            const ReplicaStore& store) {
+  const Numbers values = Values(store.parameters, CopyOf(store.inbox));
+  if (values == gave) return;
+  if (!Known(formed)) {
+    throw Violation("untouched", WorkerName(worker) + "'s inbox is changed by " +
+                                     GroupName(formed.group.id) + ", which not all have begun");
+  }
+  mesh::Due due = DueOf(formed, store);
+  for (std::size_t j = 0; j < values.size(); ++j) {
+    if (values[j] == gave[j]) due.sum[j] = values[j];
   }
   CheckNear("untouched", worker, formed, values, due);
 }

@@ -93,6 +93,8 @@ class GroupBook {
                   const ReplicaStore& store);
   void CheckUntouched(std::uint32_t worker, const Formed& formed, std::size_t position,
                       const ReplicaStore& store);
+  void CheckFolded(std::uint32_t worker, const Formed& formed, const Numbers& gave,
+                   const ReplicaStore& store);
   void CheckEarlier(std::uint32_t worker, const Formed& formed, const Numbers& values,
                     const Numbers& before, Numbers* sum);
   void CheckNear(const char* law, std::uint32_t worker, const Formed& formed, const Numbers& found,

@@ -20,10 +20,22 @@ namespace prd::sim {
 
 class MassBook {
  public:
-  explicit MassBook(std::size_t workers) : before_(workers) {}
+  explicit MassBook(std::size_t workers) : before_(workers), parameters_(workers) {}
 
   // The worker holds this when it begins a group, or as long as it changes it by itself.
-  void Holds(std::uint32_t worker, std::vector<double> held) { before_[worker] = std::move(held); }
+  // `parameters`: what of it is not in the inbox.
+  void Holds(std::uint32_t worker, std::vector<double> held, std::vector<double> parameters) {
+    before_[worker] = std::move(held);
+    parameters_[worker] = std::move(parameters);
+  }
+  // While a group changes what it holds, the worker changes the parameters to these.
+  void Changes(std::uint32_t worker, std::vector<double> parameters) {
+    std::vector<double>& last = parameters_[worker];
+    for (std::size_t j = 0; j < parameters.size(); ++j) {
+      before_[worker].at(j) += parameters[j] - last.at(j);
+    }
+    last = std::move(parameters);
+  }
   // And this when it has the group's result. `run` by its number (run_table.h). Throws Violation.
   void Ends(std::uint32_t worker, RunId run, const Group& group, const std::vector<double>& held) {
     const std::vector<double>& before = before_[worker];
@@ -44,7 +56,7 @@ class MassBook {
     double before = 0, after = 0, scale = 1;
   };
 
-  std::vector<std::vector<double>> before_;  // by worker
+  std::vector<std::vector<double>> before_, parameters_;  // by worker
   std::map<std::pair<RunId, GroupId>, Mass> masses_;
 };
 

@@ -68,6 +68,7 @@ class MeshGroupLaws {
   // As mesh::HoldToEarlier.
   void HoldToEarlier(const Formed& formed, const std::vector<double>& values,
                      const std::vector<double>& before, Due* due);
+  void CheckFolded(Worker* worker, const Formed& formed, const Taking& member);
   void CheckInbox(const Worker& worker, const Formed& formed, const Taking& member, const Due& due,
                   const Bytes& after, double steps);
 

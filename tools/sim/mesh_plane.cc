@@ -220,7 +220,12 @@ void MeshPlane::Serve(Node* node) {
   }
   node->replica.Settle();
   if (node->group && node->what.landing == Landing::kInbox) {
-    masses_.Holds(node->worker, node->replica.Held());
+    std::vector<double> parameters = node->replica.Parameters();
+    if (node->replica.store()->folding) {
+      masses_.Changes(node->worker, std::move(parameters));
+    } else {
+      masses_.Holds(node->worker, node->replica.Held(), std::move(parameters));
+    }
   }
   groups_.GoesOn(node->worker, *node->replica.store());
   copies_.Is(node->worker, *node->replica.store());
@@ -433,7 +438,7 @@ void MeshPlane::Reduce(Node* node, const StartReduce& start) {
   Say(*node, "begins group " + std::to_string(start.group.id));
   node->group = start.group;
   node->what = start.what;
-  masses_.Holds(node->worker, node->replica.Held());
+  masses_.Holds(node->worker, node->replica.Held(), node->replica.Parameters());
   const SharedList<GroupMember>& members = start.group.members;
   const std::uint32_t other = WorkerOf(members[prng_.Below(members.size())].incarnation);
   MayBreak(world_->workload.faults.reduce_fails, node->worker, other);

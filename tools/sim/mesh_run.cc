@@ -349,8 +349,7 @@ void MeshRun::BeginApply(Worker* worker) {
   replica.store()->BeforeApply();
   groups_.ForgetChanges(*worker);
   if (AveragesInBackground(world_.setting.plan)) {
-    replica.store()->AddInbox();
-    laws_.EmptyInbox(*worker);
+    if (replica.store()->AddInbox()) laws_.EmptyInbox(*worker);
   }
   replica.ApplyHalf(&world_.prng);
   world_.After(world_.DelayNs(5e6), [this, worker, life = worker->life] {

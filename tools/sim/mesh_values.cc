@@ -66,7 +66,19 @@ Bytes SumOf(const ReplicaStore& store, std::initializer_list<Memory::Input> from
 Bytes SharedOf(const ReplicaStore& store) {
   if (!store.base.empty()) return SumOf(store, {{Memory::In(store.base.data())}});
   if (!store.background || store.inbox_rounds == 0) return SumOf(store, {{Memory::Tensors()}});
-  return SumOf(store, {{Memory::Tensors()}, {Memory::In(store.inbox.data())}});
+  if (store.folding && store.before.empty()) {
+    return SumOf(store, {{Memory::In(store.inbox.data())}});
+  }
+  Bytes inbox = InboxOf(store);
+  return SumOf(store, {{Memory::Tensors()}, {Memory::In(inbox.data())}});
+}
+
+Bytes InboxOf(const ReplicaStore& store) {
+  Bytes inbox = CopyOf(store.inbox);
+  if (!store.folded) return inbox;
+  Bytes before = CopyOf(store.before);
+  const Memory::Place start = before.empty() ? Memory::Tensors() : Memory::In(before.data());
+  return SumOf(store, {{Memory::In(inbox.data())}, {start, {-1, -1}}});
 }
 
 bool Landed(const ReplicaStore& store, Iteration iteration) {

@@ -51,6 +51,8 @@ struct Version {
   friend bool operator==(const Version&, const Version&) = default;
 };
 Bytes SharedOf(const ReplicaStore& store);
+// The inbox, or what it is once it is unfolded. REQUIRES: there is one.
+Bytes InboxOf(const ReplicaStore& store);
 // Whether some of what a worker gives for that iteration is an earlier group's result already.
 bool Landed(const ReplicaStore& store, Iteration iteration);
 // parameters - base, as a row.

@@ -48,13 +48,13 @@ void NodeReplica::FlipBase() {
   std::memcpy(base.data(), &first, sizeof first);
 }
 
+std::vector<double> NodeReplica::Parameters() const {
+  return mesh::Values(store_->parameters, mesh::Read(store_->parameters));
+}
+
 std::vector<double> NodeReplica::Held() const {
-  const Layout& layout = store_->parameters;
-  std::vector<double> held = mesh::Values(layout, mesh::Read(layout));
-  if (!store_->background || store_->inbox_rounds == 0) return held;
-  const std::vector<double> inbox = mesh::Values(layout, mesh::CopyOf(store_->inbox));
-  for (std::size_t j = 0; j < held.size(); ++j) held[j] += inbox[j];
-  return held;
+  if (!store_->background) return Parameters();
+  return mesh::Values(store_->parameters, mesh::SharedOf(*store_));
 }
 
 std::uint64_t NodeReplica::DigestOfAll() const {
@@ -63,9 +63,9 @@ std::uint64_t NodeReplica::DigestOfAll() const {
 }
 
 std::int64_t NodeReplica::AddInbox() {
-  const std::int64_t rounds = store_->AddInbox();
+  const std::optional<std::int64_t> rounds = store_->AddInbox();
   Settle();
-  return rounds;
+  return rounds.value_or(kNotNow);
 }
 
 StepReplica::Inbox NodeReplica::TakeInbox() {

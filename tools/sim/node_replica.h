@@ -32,6 +32,7 @@ class NodeReplica final : public StepReplica {
 
   // All that it holds: parameters, averaged state, and what is to be added to them.
   std::vector<double> Held() const;
+  std::vector<double> Parameters() const;  // with averaged state
   // Equal for equal replicas; also with kept state.
   std::uint64_t Digest() const override { return store_->memory->DigestOf(store_->trained); }
   std::uint64_t DigestOfAll() const;

@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "worker/core/step_procedure.h"
+
 namespace prd {
 
 bool OverlapProtocol::InBackground() const { return AveragesInBackground(ctx().plan()); }
+bool OverlapProtocol::Postponed() const { return postponed_ && ctx().beside.runs(); }
 bool OverlapProtocol::Scheduled() const { return FollowsSchedule(ctx().plan()); }
 
 void OverlapProtocol::OnHello() {
@@ -34,8 +37,9 @@ void OverlapProtocol::OnStep(const Ready& ready, std::int64_t taken) {
 
 // The inbox was taken: this many averages were added to the parameters.
 void OverlapProtocol::CountAdded(std::int64_t averages) {
+  if (averages <= 0) return;
   inbox_ = std::max<std::int64_t>(inbox_ - averages, 0);
-  if (ctx().aim() != Aim::kStep || averages <= 0) return;
+  if (ctx().aim() != Aim::kStep) return;
   ctx().step.outcome.rounds += averages;
   ctx().step.outcome.included = true;
   ctx().step.outcome.group = newest_average_;
@@ -75,11 +79,12 @@ void OverlapProtocol::ContinueStep(Actions* out) {
   if (Scheduled() ? due_ || full : ctx().step.ready_waiting && full) return;
   if (InBackground() && !added_) ctx().step.outcome.waited = ctx().now - ctx().call.at();
   if (inbox_ > 0 && !added_) return AddInbox(out);
+  if (Postponed() && RunAhead(ctx().plan()) == 0) return;
   ctx().StepDone(false, out);
 }
 
 void OverlapProtocol::ContinueFinish(Actions* out) {
-  if (Scheduled() ? outstanding_ == 0 : !ctx().step.ready_waiting) {
+  if (!Postponed() && (Scheduled() ? outstanding_ == 0 : !ctx().step.ready_waiting)) {
     if (inbox_ > 0 && !added_) return AddInbox(out);
     ctx().SayEnd(out);
   }
@@ -106,7 +111,8 @@ void OverlapProtocol::OnApplied(Iteration iteration, std::int64_t rounds, Action
   // No rounds: the inbox that was counted had been given up. More may have come since.
   CountAdded(rounds);
   if (rounds == 0) inbox_ = std::max<std::int64_t>(inbox_ - asked_inbox_, 0);
-  added_ = true;
+  postponed_ = rounds == StepReplica::kNotNow;
+  added_ = !postponed_ || ctx().beside.runs();
   if (ctx().EndsCall(out)) return;
   ctx().BeginHeld(out);
   Continue(out);
@@ -169,6 +175,7 @@ void OverlapProtocol::BeginInBackground(Group group, Actions* out) {
 void OverlapProtocol::OnBesideThrough(Outcome outcome, const std::string& detail, Actions* out) {
   BackgroundGroup& through = ctx().beside;
   through.Forget();
+  if (std::exchange(postponed_, false)) added_ = false;
   const bool ok = outcome == Outcome::kOk;
   const bool passive = ctx().Passive(through.group());
   if (ok) {

@@ -9,7 +9,8 @@
 //     again by itself, also while its training loop computes. A step waits for the signal that
 //     stands if more than RunAhead steps have come since, itself included. It then adds the
 //     inbox, says Ready (unless the signal that stood was its own, or was said after it came), and
-//     ends.
+//     ends. While a group has the inbox (StepReplica::kNotNow) a step without RunAhead waits, others
+//     leave it to the next step.
 //   drawn ahead (DrawnAhead)
 //     The same signal is never repeated; it ends as Membership::kAhead says. A group that does not
 //     run in the background waits until the training loop is in a step that signals, which says
@@ -46,7 +47,7 @@ class OverlapProtocol : public StepProtocol {
   void OnCopyOrdered() override;
   void OnStep(const Ready& ready, std::int64_t taken) override;
   void StartStep(Actions* out) override;
-  void OnFinish() override { added_ = false; }
+  void OnFinish() override { added_ = postponed_ = false; }
   void Continue(Actions* out) override;
   bool DelaysFinal(Actions* out) override;
   std::string Check(const Group& group) const override;
@@ -61,6 +62,7 @@ class OverlapProtocol : public StepProtocol {
  private:
   bool InBackground() const;
   bool Scheduled() const;
+  bool Postponed() const;
   void ContinueStep(Actions* out);
   void ContinueFinish(Actions* out);
   void Signal(Actions* out);
@@ -83,6 +85,7 @@ class OverlapProtocol : public StepProtocol {
   std::int64_t inbox_ = 0;         // averages in the inbox, as far as is known here
   std::int64_t asked_inbox_ = 0;   // the same, when ApplyNow asked to add it
   bool added_ = false;             // the call in progress has added it since the last answer
+  bool postponed_ = false;         // it cannot be added before the group beside the call is over
   Group newest_average_;           // the newest one whose average is here
   std::optional<Schedule> schedule_;
   std::size_t self_ = 0;     // in its members

@@ -26,7 +26,9 @@ class StepReplica {
  public:
   virtual Iteration iteration() const = 0;
   // Adds the inbox to the parameters and its gain to the iteration, and empties it. Returns its
-  // rounds; 0: it was empty, or is not for the parameters.
+  // rounds; 0: it was empty, or is not for the parameters. kNotNow: it stays until the group that
+  // runs beside the call is over.
+  static constexpr std::int64_t kNotNow = -1;
   virtual std::int64_t AddInbox() = 0;
   struct Inbox {
     std::int64_t rounds = 0;
@@ -72,7 +74,7 @@ class StepProcedure {
     if (applies_ && digests_) digest_ = replica->Digest();
   }
 
-  // The results that the replica got, for SessionCore::Step and Applied.
+  // The results that the replica got, for SessionCore::Step and Applied; or kNotNow.
   std::int64_t rounds() const { return rounds_; }
   std::uint64_t digest() const { return digest_; }  // 0: not asked for
   // What a step says after its local work, with the replica at this iteration. The caller adds what

@@ -354,6 +354,7 @@ void ReplicaServer::ServeWaiting(Instant now) {
   if (waiting_.empty() || store_->landing) return;
   const std::unique_lock lock(store_->mutex, std::try_to_lock);
   if (!lock.owns_lock()) return;
+  store_->Unfold();
   std::array<std::shared_ptr<const Offer>, 2> offers;  // whole, and parameters alone
   std::erase_if(waiting_, [&](Sending& sending) {
     const bool all = sending.request.stage != kParametersAlone;

@@ -121,6 +121,7 @@ bool GroupReduction::Advance(Instant now) {
 // Before that the replica is as it was, and may be copied, also by a member that this one waits
 // for.
 void GroupReduction::NoteLanding() {
+  if (context_.store->folding) context_.store->landing = reduction_->landed();
   if (!InPlace() || what_ == Reduces::kGradients || !reduction_->landed()) return;
   context_.store->landing = Commits();
   context_.store->averaged.Written();  // also if it fails
@@ -169,7 +170,7 @@ void GroupReduction::Staged() {
     options.base = store->base.data();
     options.share = WeightOf(OuterRate(context_.plan));
   } else if (ReplacesOutbox() || InPlace()) {
-    const bool change = what_ == Reduces::kVirtual;
+    const bool change = what_ == Reduces::kVirtual && !store->folded;
     options.into = change ? Reduction::Into::kChange : Reduction::Into::kRow;
   } else if (Arrives()) {
     options.into = Reduction::Into::kStaging;
@@ -184,7 +185,7 @@ void GroupReduction::Staged() {
     own_ = context_.buffers->Get(shape_->bytes());
     row_ = shape_->Over(own_->data());
   } else if (!device() && own_row_) {
-    row_ = shape_->Over(store->outbox.data());
+    row_ = shape_->Over(store->contributed());
   } else {
     row = shape_;
   }

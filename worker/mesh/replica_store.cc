@@ -69,7 +69,7 @@ Status ReplicaStore::Whole() const {
 void ReplicaStore::UseMemory(std::unique_ptr<Memory> other) {
   const std::lock_guard lock(mutex);
   Empty();
-  for (Row* row : {&initial, &outbox, &inbox, &base}) *row = Row();
+  for (Row* row : {&initial, &outbox, &inbox, &base, &before}) *row = Row();
   averaged.Forget();
   kept.Forget();
   other->UseMeter(memory->meter());
@@ -89,9 +89,9 @@ void ReplicaStore::SetTensors(const std::vector<Tensor>& model,
   all.insert(all.end(), shadows.begin(), shadows.end());
   trained = Layout(model);
   gradients = Layout(model_gradients);
-  const std::byte* const before = FirstOf(parameters);
+  const std::byte* const first = FirstOf(parameters);
   parameters = Layout(all);
-  torn = torn && FirstOf(parameters) == before;  // others are whole
+  torn = torn && FirstOf(parameters) == first;  // others are whole
   kept.Set(others);
   all.insert(all.end(), others.begin(), others.end());
   whole = Layout(all);
@@ -133,7 +133,8 @@ void ReplicaStore::GiveAveraged() {
 }
 
 void ReplicaStore::Empty() {
-  owes = false;
+  owes = folded = false;
+  before = Row();
   inbox_rounds = 0;
   inbox_gain = 0;
 }
@@ -193,9 +194,11 @@ const std::byte* ReplicaStore::LandArriving(Iteration round, bool latest_only) {
   return inbox.data();
 }
 
-std::int64_t ReplicaStore::AddInbox() {
+std::optional<std::int64_t> ReplicaStore::AddInbox() {
   if (!background || inbox_rounds == 0) return 0;
   PRD_CHECK(inbox.size() == parameters.bytes());
+  Unfold();
+  if (folded) return std::nullopt;
   AboutToChange();
   memory->Combine(parameters, Memory::Tensors(), {{Memory::Tensors()}, {Memory::In(inbox.data())}});
   averaged.Written();
@@ -204,8 +207,13 @@ std::int64_t ReplicaStore::AddInbox() {
 }
 
 std::shared_ptr<Transfer> ReplicaStore::ReadVirtual(const Memory::Place& row) const {
-  if (inbox_rounds == 0) return memory->Combine(parameters, row, {{Memory::Tensors()}});
-  return memory->Combine(parameters, row, {{Memory::Tensors()}, {Memory::In(inbox.data())}});
+  const Memory::Input now = {Memory::Tensors()};
+  if (inbox_rounds == 0) return memory->Combine(parameters, row, {now});
+  const Memory::Input changes = {Memory::In(inbox.data())};  // first: `row` may be there
+  if (!folded) return memory->Combine(parameters, row, {changes, now});
+  if (before.empty()) return memory->Combine(parameters, row, {changes});
+  memory->Combine(parameters, row, {changes, {Memory::In(before.data()), kMinus}});  // as Unfold
+  return memory->Combine(parameters, row, {{row}, now});
 }
 
 std::shared_ptr<Transfer> ReplicaStore::ReadShared(const Memory::Place& row) const {
@@ -226,6 +234,12 @@ void ReplicaStore::SwapBoxes() {
 }
 
 void ReplicaStore::TakeVirtual() {
+  Unfold();
+  if (inbox_rounds != 0 && !memory->device()) {
+    ReadVirtual(Memory::In(inbox.data()));
+    owes = folded = folding = true;
+    return;
+  }
   if (outbox.empty() && inbox_rounds == 0) SwapBoxes();
   memory->Size(&outbox, MemoryUse::kOutbox, parameters.bytes());
   ReadVirtual(Memory::In(outbox.data()));
@@ -240,15 +254,36 @@ void ReplicaStore::TakeChange(const Memory::Place& average, Weight initial_share
 }
 
 void ReplicaStore::LandChange(Iteration gain) {
-  PRD_CHECK(owes && outbox.size() == parameters.bytes());
+  PRD_CHECK(owes && (folded ? inbox : outbox).size() == parameters.bytes());
   owes = false;
-  if (inbox_rounds++ == 0) {
+  if (folded) {
+    folding = false;
+    Unfold();
+    ++inbox_rounds;
+  } else if (inbox_rounds++ == 0) {
     SwapBoxes();
   } else {
     const Memory::Place sum = Memory::In(inbox.data());
     memory->Combine(parameters, sum, {{sum}, {Memory::In(outbox.data())}});
   }
   inbox_gain += gain;
+}
+
+void ReplicaStore::Unfold() {
+  if (!folded || folding) return;
+  const Memory::Place row = Memory::In(inbox.data());
+  const Memory::Place start = before.empty() ? Memory::Tensors() : Memory::In(before.data());
+  memory->Combine(parameters, row, {{row}, {start, kMinus}});
+  owes = folded = false;
+  before = Row();
+}
+
+// The parameters are about to change.
+void ReplicaStore::KeepBefore() {
+  Unfold();
+  if (!folded || !before.empty()) return;
+  memory->Size(&before, MemoryUse::kOutbox, parameters.bytes());
+  memory->Combine(parameters, Memory::In(before.data()), {{Memory::Tensors()}});
 }
 
 void ReplicaStore::TakeDifference() {

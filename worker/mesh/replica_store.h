@@ -52,9 +52,16 @@ struct ReplicaStore {
   // the newest alone, GroupPlan::newest_only). With it, the replica is that of round
   // inbox_iteration. AveragesInBackground: the sum of (average - outbox) of `inbox_rounds` groups
   // that the parameters have not been given. With it, they are the virtual replica, inbox_gain
-  // iterations ahead. Both rows are made when they are needed: the second one where a reduction
-  // begins before the parameters have been given what came of the one before.
+  // iterations ahead. The row is made when it is needed; on a device also a second one, where a
+  // reduction begins before the parameters have been given what came of the one before.
   Row inbox;
+  // On a host such a reduction folds the inbox: parameters + inbox take its place, are contributed,
+  // and are replaced by the average. When the reduction is over, also if it fails, what is there
+  // less the parameters of its start is the inbox. `before` has these, from when they change.
+  bool folded = false;
+  Row before;
+  // The reduction may still write. Only the background thread writes this.
+  std::atomic<bool> folding = false;
   // Atomic, for TrainsInRounds: the caller takes the inbox and clears this last. The background
   // thread alone fills it, and need not wait for the mutex to know that it is empty.
   std::atomic<std::int64_t> inbox_rounds = 0;
@@ -111,7 +118,10 @@ struct ReplicaStore {
   // kept.lent ends. The background thread, while the caller waits; without the mutex.
   void GiveBack();
   // Before the replica changes, or the tensors are no longer to be read. REQUIRES: mutex is held.
-  void AboutToChange() { standing.CopyRest(); }
+  void AboutToChange() {
+    standing.CopyRest();
+    if (folded) KeepBefore();
+  }
   // Averaged state, from the caller's tensors to the shadow; at a step's beginning, perhaps later.
   // And back, if the shadow is newer. REQUIRES: mutex is held; the caller's thread, or it waits.
   void TakeAveraged(bool step_begins = false);
@@ -156,8 +166,9 @@ struct ReplicaStore {
   // held; the gradients are not in use.
   bool TakeInbox();
   // Adds the inbox to the parameters and its gain to the iteration, and empties it. Returns its
-  // rounds; 0 but under AveragesInBackground. REQUIRES: mutex is held by the caller's thread.
-  std::int64_t AddInbox();
+  // rounds; 0 but under AveragesInBackground; nullopt: not while a reduction has folded it.
+  // REQUIRES: mutex is held by the caller's thread.
+  std::optional<std::int64_t> AddInbox();
 
   // For a mesh, on the background thread. REQUIRES: mutex is held (TakeDifference: or the caller
   // waits).
@@ -193,16 +204,22 @@ struct ReplicaStore {
   std::shared_ptr<Transfer> ReadShared(const Memory::Place& row) const;
   // Where that stands; nullopt: it is a sum.
   std::optional<Memory::Place> SharedPlace() const;
-  // AveragesInBackground: `row`, or the outbox, = parameters + inbox.
+  // AveragesInBackground: `row`, or what is contributed, = parameters + inbox.
   std::shared_ptr<Transfer> ReadVirtual(const Memory::Place& row) const;
   void TakeVirtual();
+  // The row of what is contributed, if that is none of the caller's.
+  std::byte* contributed() { return (folded ? inbox : outbox).data(); }
   // outbox = average - outbox. The average is a row and the initial model's share.
   void TakeChange(const Memory::Place& average, Weight initial_share);
   // inbox += outbox, which has average - outbox and is worth `gain` iterations. Groups that add
-  // their changes one after another give what they would give in place. REQUIRES: owes.
+  // their changes one after another give what they would give in place. A folded inbox, which is
+  // the average, is unfolded. REQUIRES: owes.
   void LandChange(Iteration gain);
+  // The inbox is an inbox again, once no reduction writes to it. REQUIRES: mutex is held.
+  void Unfold();
 
   void SwapBoxes();
+  void KeepBefore();
 
   // The memory of the tensors is the caller's, but for the shadow.
   Layout parameters;  // averaged state included
