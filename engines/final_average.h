@@ -17,9 +17,10 @@ namespace prd {
 //
 // A replica lacks the steps that the job has made since its worker stopped. Where groups are
 // announced, and go on at the largest iteration of a member, it lacks the steps that the others
-// have made since its last group, if these are more, and more than 24 iterations. It is behind by
-// what it lacks more than the replica that lacks least. So a worker that stalls, and wakes when the
-// others have finished, does not pull their model back.
+// have made since its last group, if these are more, and more than 24 iterations. Steps that others
+// tell later may be from before: Roster::NoteTold. It is behind by what it lacks more than the
+// replica that lacks least. So a worker that stalls, and wakes when the others have finished, does
+// not pull their model back.
 //
 // `stopped_at`, by member: the job's steps in this run when the member stopped; `gained`: its steps
 // in this run now.

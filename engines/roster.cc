@@ -78,6 +78,21 @@ void Roster::SetResumes(Rank rank, bool resumes) {
   Member(rank).resumes = resumes;
 }
 
+void Roster::NoteTold(Rank rank, Instant now, std::int64_t steps) {
+  const Instant since = std::exchange(Member(rank).told_when, now);
+  const bool any = Count(WorkerState::kPaused) + Count(WorkerState::kFinishing) > 0;
+  if (!any || steps == 0 || now <= since) return;
+  for (Rank other = 0; other < size(); ++other) {
+    MemberSlot& member = Member(other);
+    const bool stopped =
+        member.state == WorkerState::kPaused || member.state == WorkerState::kFinishing;
+    if (!stopped || member.stopped_when <= since) continue;
+    const double before =
+        static_cast<double>(member.stopped_when - since) / static_cast<double>(now - since);
+    member.stopped_at += static_cast<std::int64_t>(before * static_cast<double>(steps));
+  }
+}
+
 void Roster::Receive(Rank rank, Seq seq, Seq ack) {
   Member(rank).link.OnReceive(seq);
   Member(rank).link.OnAck(ack);

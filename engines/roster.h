@@ -50,7 +50,13 @@ class Roster {
   void MarkReturning(Rank rank) { Member(rank).returns = true; }
   void HoldStop(Rank rank, StopReason stop) { Member(rank).stop_held = stop; }
   void SetResumes(Rank rank, bool resumes);
-  void SetStoppedAt(Rank rank, std::int64_t steps) { Member(rank).stopped_at = steps; }
+  void SetStopped(Rank rank, Instant when, std::int64_t steps) {
+    Member(rank).stopped_at = steps;
+    Member(rank).stopped_when = when;
+  }
+  // The worker tells of so many steps more, as if made evenly since it told last. Those from before
+  // another worker stopped are not what that one's replica lacks.
+  void NoteTold(Rank rank, Instant now, std::int64_t steps);
 
   // ---- messages ----
   void Receive(Rank rank, Seq seq, Seq ack);

@@ -171,6 +171,7 @@ void Run::OnHello(const WorkerEnvelope& envelope) {
   const FormerRun& former = switch_.former();
   roster_.Enter(rank, envelope, former.known() && hello.former.high == former.identity,
                 clock_.BeforeRun(hello.job_trained));
+  roster_.NoteTold(rank, last_now(), 0);
   groups_.Enter(rank);
   if (!clock_.goal().known() && !start_.begun()) clock_.SetGoal(hello.goal);
   admissions_.Admit(rank, hello);
@@ -312,8 +313,11 @@ void Run::OnLeave(Rank rank, const Leave& leave) {
 }
 
 std::string Run::CountReport(Rank rank, const Trained& own, std::uint32_t nonfinite) {
+  const std::int64_t before = clock_.gained().steps;
   std::string wrong = clock_.CountReport(last_now(), rank, own, nonfinite);
-  if (wrong.empty()) LookForGoal();
+  if (!wrong.empty()) return wrong;
+  roster_.NoteTold(rank, last_now(), clock_.gained().steps - before);
+  LookForGoal();
   return wrong;
 }
 

@@ -11,7 +11,7 @@
 namespace prd {
 namespace {
 
-constexpr std::uint32_t kStateVersion = 19;
+constexpr std::uint32_t kStateVersion = 20;
 
 }  // namespace
 
@@ -27,7 +27,7 @@ void RunWorker::Archive(StateArchive& ar) {
      ready.gradients, ready.local_steps, ready.rtt_ns, ready.queued, ready.dropped,
      ready.suppressed, signalled, owed, for_replica, for_comparison, for_orders, stop_held, resumes,
      outdated, first_group, source, source_gone, fetches, failed_source, copies_after, no_replica,
-     stopped_at, since, untold, reads_group, reads_from, link);
+     stopped_at, stopped_when, told_when, since, untold, reads_group, reads_from, link);
   if (ar.saving()) return;
   signal = waiting ? std::optional<Ready>(ready) : std::nullopt;
   holds = static_cast<std::uint8_t>((for_replica ? kForReplica : 0) |

@@ -63,7 +63,7 @@ std::string TrainingStops::OnResume(Rank rank) {
 void TrainingStops::Stop(Rank rank, LeftReason why, const std::string& reason) {
   Roster& roster = run_.roster;
   ready_.Clear(rank);
-  roster.SetStoppedAt(rank, clock_.gained().steps);
+  roster.SetStopped(rank, run_.now(), clock_.gained().steps);
   roster.SetState(rank,
                   why == LeftReason::kFinished ? WorkerState::kFinishing : WorkerState::kPaused);
   run_.log.Write(WorkerLeft{.rank = rank,

@@ -182,6 +182,7 @@ TEST_P(FinalTest, WhoStoppedLongBeforeTakesTheAverageOfTheOthers) {
   Running(GetParam(), 4);
   for (Rank r = 0; r < 4; ++r) Tell(r, 100);
   Say(1, Finish{});
+  for (const Rank r : {0, 2, 3}) Tell(r, 100);
   for (const Rank r : {0, 2, 3}) Tell(r, 400);
   for (const Rank r : {0, 2, 3}) Say(r, Finish{});
   if (Equal()) {

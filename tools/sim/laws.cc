@@ -47,7 +47,7 @@ void Laws::Seen(const Record& record) {
   if (const auto* started = std::get_if<RunStarted>(&record.body)) OnStarted(run, *started);
   if (const auto* from = std::get_if<FromWorker>(&record.body)) OnMessage(record, from->envelope);
   if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) OnJoined(run, *joined);
-  if (const auto* left = std::get_if<WorkerLeft>(&record.body)) OnLeft(run, *left);
+  if (const auto* left = std::get_if<WorkerLeft>(&record.body)) OnLeft(run, record.now, *left);
   if (std::holds_alternative<HistoryLost>(record.body)) run->lost = true;
   if (const auto* link = std::get_if<LinkChanged>(&record.body)) {
     run->broken = run->broken || !link->works;
@@ -110,13 +110,14 @@ void Laws::OnMessage(const Record& record, const WorkerEnvelope& envelope) {
   life.run = record.run;
   life.there = true;
   Run* run = &RunOf(record.run);
-  OnTold(run, envelope.rank, envelope.body);
+  OnTold(run, record.now, envelope.rank, envelope.body);
   if (hello) {
     At(run, std::get<Hello>(envelope.body).rank).more = 0;
     return;
   }
   life.rank = envelope.rank;
   Worker& worker = At(run, envelope.rank);
+  if (std::holds_alternative<Resume>(envelope.body)) worker.stands = false;
   if (const auto* ready = std::get_if<Ready>(&envelope.body)) {
     worker.incarnation = envelope.incarnation;
     OnReady(run->plan, &worker, envelope.rank, *ready);
@@ -239,11 +240,11 @@ void Laws::OnJoined(Run* run, const WorkerJoined& joined) {
   worker.incarnation = joined.incarnation;
   worker.iteration = joined.iteration;
   worker.joined = true;
-  worker.paused = false;
+  worker.paused = worker.stands = false;
   run->begun = true;
 }
 
-void Laws::OnLeft(Run* run, const WorkerLeft& left) {
+void Laws::OnLeft(Run* run, Instant now, const WorkerLeft& left) {
   // A worker for whom a round, or a replica while rounds go on, cannot be repaired begins anew.
   const bool behind = left.reason.starts_with("its replica differs") ||
                       left.reason.starts_with("its model is of iteration") ||
@@ -261,8 +262,11 @@ void Laws::OnLeft(Run* run, const WorkerLeft& left) {
   }
   worker.joined = false;
   if (StaysInJob(left.why)) {
-    if (!std::exchange(worker.paused, left.why == LeftReason::kPaused))
+    if (!std::exchange(worker.paused, left.why == LeftReason::kPaused)) {
       worker.stopped = run->gained;
+      worker.stopped_when = now;
+    }
+    worker.stands = true;
     worker.waiting = worker.open = false;
     return;
   }

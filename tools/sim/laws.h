@@ -95,10 +95,13 @@ class Laws {
     bool opened = false;     // a placement that was opened, at least once
     bool paused = false;
     std::int64_t stopped = 0;  // steps that the run had when the worker stopped training
+    Instant stopped_when;
+    bool stands = false;  // it has stopped, and neither resumed nor gone
   };
-  struct Told {               // under a rank
-    bool known = false;       // a worker has held it
-    std::int64_t own = 0;     // the newest steps told
+  struct Told {            // under a rank
+    bool known = false;    // a worker has held it
+    std::int64_t own = 0;  // the newest steps told
+    Instant when;
     std::int64_t before = 0;  // the job's, as its newest Hello says
   };
   struct Running {
@@ -142,7 +145,7 @@ class Laws {
   void OnFinished(Run* run, Rank rank, const Finished& finished);
   void HasResult(Run* run, Rank rank, GroupId group, std::uint32_t included);
   void OnJoined(Run* run, const WorkerJoined& joined);
-  void OnLeft(Run* run, const WorkerLeft& left);
+  void OnLeft(Run* run, Instant now, const WorkerLeft& left);
   void OnFormed(Run* run, const GroupFormed& formed);
   void CheckId(const Run& run, const GroupFormed& formed) const;
   static void CheckBase(const Run& run, const GroupFormed& formed);
@@ -157,7 +160,7 @@ class Laws {
   void OnPlaced(Run* run, const PlacementSet& set);
   void OnShares(Run* run, const SharesSet& set);
   // What is trained (laws_training.cc).
-  static void OnTold(Run* run, Rank rank, const WorkerBody& body);
+  static void OnTold(Run* run, Instant now, Rank rank, const WorkerBody& body);
   void CheckFinal(const Run& run, const GroupFormed& formed) const;
   static void TakeStart(Run* run, const GroupFormed& formed);
   static void CheckProgress(const Run& run, const JobProgress& progress);

@@ -1,13 +1,14 @@
 // Laws: what is trained, whose replicas the final average is of, the goal.
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "engines/violation.h"
 #include "tools/sim/laws.h"
 
 namespace prd::sim {
 
-void Laws::OnTold(Run* run, Rank rank, const WorkerBody& body) {
+void Laws::OnTold(Run* run, Instant now, Rank rank, const WorkerBody& body) {
   const auto* hello = std::get_if<Hello>(&body);
   const auto* ready = std::get_if<Ready>(&body);
   const auto* progressed = std::get_if<Progressed>(&body);
@@ -17,7 +18,17 @@ void Laws::OnTold(Run* run, Rank rank, const WorkerBody& body) {
                            : ready != nullptr ? ready->own.steps
                                               : progressed->own.steps;
   if (hello != nullptr) told.before = hello->job_trained.steps;
-  if (told.known) run->gained += std::max<std::int64_t>(0, own - told.own);
+  const std::int64_t more = told.known ? std::max<std::int64_t>(0, own - told.own) : 0;
+  run->gained += more;
+  const Instant since = std::exchange(told.when, now);
+  for (Worker& worker : run->workers) {
+    if (hello != nullptr || !worker.stands || worker.stopped_when <= since || now <= since)
+      continue;
+    // As if the steps had been made evenly.
+    const double part =
+        static_cast<double>(worker.stopped_when - since) / static_cast<double>(now - since);
+    worker.stopped += static_cast<std::int64_t>(part * static_cast<double>(more));
+  }
   told.own = std::max(told.known ? told.own : 0, own);
   told.known = true;
 }
