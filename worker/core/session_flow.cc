@@ -152,6 +152,7 @@ void SessionFlow::StepDone(bool copied, Actions* out) {
   const bool caught_up = copied && p_.step.iteration != p_.work.group().iteration;
   p_.step.outcome.done = caught_up ? p_.report.progress().done : IsDone();
   p_.step.outcome.adopted = copied;
+  if (!copied && p_.step.outcome.rounds == 0) p_.step.outcome.group = {};  // it failed
   p_.beside.MoveCosts(&p_.step.outcome);
   protocol_->OnStepEnds();
   if (p_.standing.ends_run && is_member() && !handed_over_) return EndRunAfterStep(out);
