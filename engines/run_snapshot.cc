@@ -25,9 +25,10 @@ void RunWorker::Archive(StateArchive& ar) {
      returns_at_once, token, continues, returns, job_trained, brought, iteration, group, last_group,
      last_ok, waiting, ready.iteration, ready.step_ns, ready.samples, ready.waiting,
      ready.gradients, ready.local_steps, ready.rtt_ns, ready.queued, ready.dropped,
-     ready.suppressed, signalled, owed, for_replica, for_comparison, for_orders, stop_held, resumes,
-     outdated, first_group, source, source_gone, fetches, failed_source, copies_after, no_replica,
-     stopped_at, stopped_when, told_when, since, untold, reads_group, reads_from, link);
+     ready.suppressed, ready.last, signalled, owed, for_replica, for_comparison, for_orders,
+     stop_held, resumes, outdated, first_group, source, source_gone, fetches, failed_source,
+     copies_after, no_replica, stopped_at, stopped_when, told_when, since, untold, reads_group,
+     reads_from, link);
   if (ar.saving()) return;
   signal = waiting ? std::optional<Ready>(ready) : std::nullopt;
   holds = static_cast<std::uint8_t>((for_replica ? kForReplica : 0) |

@@ -57,8 +57,8 @@ struct MemberSlot {
   bool resumes = false;         // said Resume, and has no answer
   std::int64_t stopped_at = 0;  // the job's steps in this run when the worker stopped training
   Instant stopped_when;
-  Instant told_when;            // when the worker last told what it has trained
-  Instant since;                // of the worker's last input
+  Instant told_when;  // when the worker last told what it has trained
+  Instant since;      // of the worker's last input
   LinkEnd<ControllerBody> link;
 };
 

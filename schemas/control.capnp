@@ -171,6 +171,7 @@ struct Ready {
   loss @14 :Float64;     # their mean; finite
   lead @15 :UInt32;      # steps; where Welcome.batch, as the next
   madeUp @16 :UInt32;    # SetShares with `more`, of this step
+  last @17 :Bool;        # of its round: no other local step follows; for localSteps
 }
 
 struct Progressed {

@@ -199,6 +199,9 @@ struct Ready {
   // the pieces of this step that others have lost (SetShare::more) and this worker has computed.
   std::uint32_t lead = 0;
   std::uint32_t made_up = 0;
+  // Payload::kChange: the worker makes no other local step before the round's group, which it
+  // waits for, whatever the answer would be.
+  bool last = false;
   static constexpr const char* kName = "ready";
   static void Visit(auto& m, auto&& field) {
     field("iteration", m.iteration)("step_ns", m.step_ns)("samples", m.samples);
@@ -209,6 +212,7 @@ struct Ready {
     field("own_samples", m.own.samples, kUnlessZero)("nonfinite", m.nonfinite, kUnlessZero);
     field("losses", m.losses.count, kUnlessZero)("loss", m.losses.mean, kUnlessZero | kFinite);
     field("lead", m.lead, kUnlessZero)("made_up", m.made_up, kUnlessZero);
+    field("last", m.last, kUnlessZero);
   }
   friend bool operator==(const Ready&, const Ready&) = default;
 };

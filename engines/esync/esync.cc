@@ -13,6 +13,8 @@ namespace prd {
 
 namespace {
 
+// What a worker that was dropped has needed counts from here on up.
+constexpr DurationNs kShortestStall = kMillisecond;
 // What takes longer counts as this long, so that sums and products stay far from overflow.
 constexpr DurationNs kLongestIteration = 24 * 3600 * kSecond;
 constexpr DurationNs kLongestRoundTrip = 60 * kSecond;
@@ -83,6 +85,10 @@ void Esync::Update(Instant now, const Ready& ready, Worker* worker) const {
     if (Delayed()) c += std::clamp<DurationNs>(ready.rtt_ns, 0, kLongestRoundTrip);
     worker->capability = std::clamp<DurationNs>(c, 0, kLongestIteration);
     worker->longest = std::max(worker->longest, worker->capability);
+  } else if (worker->untimed && options_.stall_factor > 0) {
+    const DurationNs most = options_.stall_factor * std::max(worker->longest, kShortestStall);
+    const DurationNs since = std::min(now - worker->last_finish, most);
+    worker->longest = std::clamp(since, worker->longest, kLongestIteration);
   }
   worker->untimed = false;
   worker->last_finish = now;
@@ -124,7 +130,7 @@ void Esync::OnReady(Instant now, const ReadyEvent& event, Effects* out) {
   Set(event.rank, worker.state == State::kReady ? State::kReady : State::kTraining, true);
   if (worker.model < newest_) return Drop(now, event.rank, out);
   if (worker.model > newest_ && !Running()) Settle(now, 0, out);
-  Query(now, event.rank, event.ready.waiting, out);
+  Query(now, event.rank, event.ready, out);
 }
 
 void Esync::OnFinished(Instant now, const FinishedEvent& event) {
@@ -191,22 +197,28 @@ void Esync::OnDeadline(Instant now) {
 
 // ---- queries ----
 
-void Esync::Query(Instant now, Rank rank, bool waits, Effects* out) {
+void Esync::Query(Instant now, Rank rank, const Ready& ready, Effects* out) {
   while (slowest_.rank() != kNoRank && At(slowest_.rank()).state == State::kCatchingUp &&
          OverdueAt(At(slowest_.rank())) <= now.ns) {
     Set(slowest_.rank(), State::kCatchingUp, false);
   }
   const bool told = At(rank).state == State::kReady;
   Decision decision{.ready = told, .reason = "it was ready before"};
-  if (!told) decision = QueryState(now, rank);
+  const bool without = Running() && At(rank).model == newest_;
+  if (!told && ready.last && !without) {
+    decision = {.ready = true, .reason = "it makes no other local iteration"};
+  } else if (!told) {
+    decision = QueryState(now, rank);
+  }
+  const bool waits = ready.waiting;
   // With delayed ACK only READY is answered, once; and whoever waits goes on with the group alone.
   const bool answer = !Delayed() || (decision.ready && !told && !waits);
   if (answer) {
     out->emplace_back(
         QueryAnswered{.rank = rank, .ready = decision.ready, .reason = std::move(decision.reason)});
   }
-  const bool ready = decision.ready || (Delayed() && waits);
-  if (ready) Set(rank, waits ? State::kWaiting : State::kReady, true);
+  if (decision.ready || (Delayed() && waits))
+    Set(rank, waits ? State::kWaiting : State::kReady, true);
 }
 
 Esync::Decision Esync::QueryState(Instant now, Rank rank) const {

@@ -16,7 +16,10 @@
 //  - A worker that joins later counts from its first query on; until then it delays no other.
 //  - With stall_factor, a worker that all others wait for is taken out of the round when it is
 //    overdue, and while it catches up it does not keep others from being ready for longer than
-//    that either. It counts again from its next query on.
+//    that either. It counts again from its next query on. A worker that has become slower than
+//    that is judged by what it has needed since: no longer than stall_factor times what was known,
+//    each time, so that one stall does not count for all that follow.
+//  - A worker that makes no other local iteration (Ready::last) is ready.
 //  - Rounds are committed, and what is older dropped (UpdateDropped), as in `backup`.
 #ifndef PRD_ENGINES_ESYNC_ESYNC_H_
 #define PRD_ENGINES_ESYNC_ESYNC_H_
@@ -106,7 +109,7 @@ class Esync final : public Engine {
   void Set(Rank rank, State state, bool counts);
   // Line 3 of Algorithm 2, at the worker's query.
   void Update(Instant now, const Ready& ready, Worker* worker) const;
-  void Query(Instant now, Rank rank, bool waits, Effects* out);
+  void Query(Instant now, Rank rank, const Ready& ready, Effects* out);
   // Lines 4-12.
   Decision QueryState(Instant now, Rank rank) const;
   // When the worker, if others wait for it, is overdue; kNever if it is not to be taken out.

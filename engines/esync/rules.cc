@@ -36,6 +36,8 @@ namespace prd {
 namespace {
 
 constexpr DurationNs kLongestRoundTrip = 60 * kSecond;
+constexpr DurationNs kLongestIteration = 24 * 3600 * kSecond;
+constexpr DurationNs kShortestStall = kMillisecond;
 
 std::string Text(const std::optional<bool>& answer) {
   if (!answer) return "nothing";
@@ -167,6 +169,10 @@ void EsyncRules::Query(Instant now, Rank rank, const Ready& ready) {
     record.c = (now - record.last_finish) / std::max<std::int64_t>(1, steps) +
                (Delayed() ? std::clamp<DurationNs>(ready.rtt_ns, 0, kLongestRoundTrip) : 0);
     record.longest = std::max(record.longest, *record.c);
+  } else if (record.untimed && options_.stall_factor > 0) {
+    const DurationNs most = options_.stall_factor * std::max(record.longest, kShortestStall);
+    const DurationNs since = std::min({now - record.last_finish, most, kLongestIteration});
+    record.longest = std::max(record.longest, since);
   }
   begun_ = true;
   record.k = ready.local_steps;
@@ -179,7 +185,8 @@ void EsyncRules::Query(Instant now, Rank rank, const Ready& ready) {
   if (!running_ && *record.base > newest_) DropOlder(now);
   ForgetTheOverdue(now);
   const bool told = record.ready;
-  const bool is_ready = told || QueryState(now, rank);
+  const bool last = ready.last && !(running_ && *record.base == newest_);
+  const bool is_ready = told || last || QueryState(now, rank);
   if (!Delayed() || (is_ready && !told && !ready.waiting)) answer_ = is_ready;
   record.ready = is_ready;
   record.stands = ready.waiting && (is_ready || Delayed());

@@ -134,7 +134,8 @@ struct BodyText {
         .Add("own", ready.own)
         .Add("nonfinite", ready.nonfinite)
         .Add("losses", LossesText(ready.losses))
-        .Add("made_up", ready.made_up);
+        .Add("made_up", ready.made_up)
+        .Add("last", ready.last);
   }
   std::string operator()(const Finished& finished) const {
     constexpr const char* kOutcomes[] = {" ok", " failed", " aborted"};

@@ -188,7 +188,8 @@ void ControllerInbox::OnGroup(const Group& group, Actions* out) {
   if (group.kind == GroupKind::kTrain) p_.step.ready_waiting = false;
   if (group.kind == GroupKind::kTrain || group.kind == GroupKind::kAverage) {
     const bool busy = group.kind == GroupKind::kAverage && !p_.work.idle();
-    const bool back = p_.call.is(Call::kResume) || p_.call.is(Call::kMean);
+    const bool joins = p_.aim() == Aim::kNone || p_.aim() == Aim::kJoin;  // in Resume, or Mean
+    const bool back = (p_.call.is(Call::kResume) || p_.call.is(Call::kMean)) && joins;
     if (!p_.call.lends() || back || p_.call.cancelled() || busy) {
       flow_.Push(Finished{.group = group.id,
                           .outcome = Outcome::kFailed,

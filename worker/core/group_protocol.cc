@@ -45,7 +45,11 @@ void GroupProtocol::OnStepEnds() {
 }
 
 void GroupProtocol::Continue(Actions* out) {
-  if (ctx().Ends()) ctx().SayEnd(out);
+  if (!ctx().Ends()) return;
+  // The local steps since the last round are to be in one.
+  const bool free = ctx().work.idle() && !ctx().work.holds();
+  if (local_steps_ > 0 && free && !ctx().standing.said_end()) return SignalAgain(out);
+  ctx().SayEnd(out);
 }
 
 // Signals the step in progress, unless it is signalled already or cannot be yet.
@@ -102,7 +106,8 @@ void GroupProtocol::OnApplied(Iteration iteration, std::int64_t rounds, Actions*
 // REQUIRES: the step in progress may be signalled now.
 void GroupProtocol::Ask(Actions* out) {
   Ready& ready = ctx().step.ready;
-  ready.waiting = !AcknowledgesLate(ctx().plan()) || stop_requested_;
+  ready.last = ctx().Ends();
+  ready.waiting = !AcknowledgesLate(ctx().plan()) || stop_requested_ || ready.last;
   if (!ready.waiting && ctx().link.unacked() >= kMaxUnacked) return;
   ready.iteration = ctx().step.iteration + 1;
   ready.local_steps = local_steps_;
@@ -136,7 +141,7 @@ void GroupProtocol::OnReply(const QueryReply& reply, Actions* out) {
   }
   // The step that asked has ended without an answer, and this is a later one.
   if (ctx().aim() == Aim::kStep) SignalAgain(out);
-  if (ctx().Ends()) ctx().SayEnd(out);
+  if (ctx().Ends()) ctx().SayEnd(out);  // its steps will be in no round
 }
 
 }  // namespace prd

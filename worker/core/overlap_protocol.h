@@ -9,8 +9,8 @@
 //     again by itself, also while its training loop computes. A step waits for the signal that
 //     stands if more than RunAhead steps have come since, itself included. It then adds the
 //     inbox, says Ready (unless the signal that stood was its own, or was said after it came), and
-//     ends. While a group has the inbox (StepReplica::kNotNow) a step without RunAhead waits, others
-//     leave it to the next step.
+//     ends. While a group has the inbox (StepReplica::kNotNow) a step without RunAhead waits,
+//     others leave it to the next step.
 //   drawn ahead (DrawnAhead)
 //     The same signal is never repeated; it ends as Membership::kAhead says. A group that does not
 //     run in the background waits until the training loop is in a step that signals, which says
