@@ -59,7 +59,7 @@ void ForRandomHosts(const Check& check) {
 
 TEST(StaticScheduleTest, EveryWorkerSeesTheSameGroups) {
   ForRandomHosts([](const Hosts& hosts) {
-    for (std::uint64_t slot = 0; slot < 8; ++slot) {
+    for (std::uint64_t slot = 0; slot < kStaticPhases; ++slot) {
       std::set<StaticMembers> seen;
       for (std::size_t self = 0; self < hosts.size(); ++self) {
         const StaticMembers group = StaticGroup(hosts, slot, self);

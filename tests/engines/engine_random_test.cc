@@ -199,7 +199,7 @@ TEST(EngineRandomTest, AdPsgdKeepsItsRules) {
   std::int64_t redrawn = 0;
   std::int64_t parted = 0;
   std::int64_t alone = 0;
-  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 50; ++seed) {
     Prng random(seed);
     const auto options = Draw<AdPsgdOptions>(&random, 9);
     const auto engine = Watched(options);
@@ -229,9 +229,9 @@ struct PragueCounts {
   std::int64_t apart = 0;
 };
 
-PragueCounts RunPrague(PragueOptions::Generator generator) {
+PragueCounts RunPrague(PragueOptions::Generator generator, std::uint64_t seeds) {
   PragueCounts counts;
-  for (std::uint64_t seed = 1; seed <= 80; ++seed) {
+  for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
     Prng random(seed);
     auto options = Draw<PragueOptions>(&random, 14);
     options.generator = generator;
@@ -252,15 +252,15 @@ PragueCounts RunPrague(PragueOptions::Generator generator) {
 }
 
 TEST(EngineRandomTest, PragueRandomKeepsItsRules) {
-  const PragueCounts counts = RunPrague(PragueOptions::Generator::kRandom);
+  const PragueCounts counts = RunPrague(PragueOptions::Generator::kRandom, 40);
   EXPECT_GT(counts.conflicts, 10000) << "the runs must reach groups that overlap";
-  EXPECT_GT(counts.served, 500) << "the runs must reach groups that are through before a request";
+  EXPECT_GT(counts.served, 300) << "the runs must reach groups that are through before a request";
   EXPECT_GT(counts.redraws, 1000) << "the runs must reach failures";
   EXPECT_GT(counts.parted, 100) << "the runs must reach links that break before a group's turn";
 }
 
 TEST(EngineRandomTest, PragueSmartKeepsItsRules) {
-  const PragueCounts counts = RunPrague(PragueOptions::Generator::kSmart);
+  const PragueCounts counts = RunPrague(PragueOptions::Generator::kSmart, 80);
   EXPECT_GT(counts.divisions, 5000);
   EXPECT_GT(counts.in_two_phases, 1000);
   EXPECT_GT(counts.excluded, 1000) << "the runs must reach slow workers";

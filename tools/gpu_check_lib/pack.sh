@@ -77,7 +77,7 @@ pack() {
     esac
   done
   case "$out" in
-    *.tar.gz) compress=(gzip -9) ;;
+    *.tar.gz) compress=(gzip) ;;
     *.tar.xz) compress=(xz -9 -c) ;; # its dictionary holds what the wheel has again
     *.tar.zst) compress=(zstd -q -19 -T0 -c) ;;
     *) refuse "--out: found '$out', allowed are FILE.tar.gz, FILE.tar.xz and FILE.tar.zst" ;;
