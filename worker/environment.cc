@@ -63,25 +63,29 @@ std::string Launch() {
   return launch;
 }
 
-// From a file, where one is named or systemd hands one over; its public key follows from it.
+// From a file, where one is named or systemd hands one over. REQUIRES: controller and server key
+// have been read.
 Status ReadSecretKey(SessionOptions* options) {
+  constexpr const char* kFile = "PRD_CURVE_SECRET_KEY_FILE";
   ReadText({"PRD_CURVE_SECRET_KEY"}, &options->curve_secret_key);
   std::string file;
-  ReadText({"PRD_CURVE_SECRET_KEY_FILE"}, &file);
+  ReadText({kFile}, &file);
   if (!file.empty() && !options->curve_secret_key.empty()) {
     return Status(Code::kInvalidArgument,
-                  "PRD_CURVE_SECRET_KEY_FILE: found \"" + file +
+                  std::string(kFile) + ": found \"" + file +
                       "\" beside PRD_CURVE_SECRET_KEY, allowed is one of them");
   }
-  // Only a worker that is to connect with keys needs it.
-  if (file.empty() && options->curve_secret_key.empty() && !options->curve_server_key.empty()) {
-    file = CredentialFile("prd-secret-key");
-  }
+  const bool named = !file.empty();
+  // Over ipc a worker may do without.
+  const bool keys = !options->curve_server_key.empty() || options->controller.starts_with("tcp://");
+  if (!named && keys && options->curve_secret_key.empty()) file = CredentialFile("prd-secret-key");
   if (file.empty()) return Status::Ok();
-  const Result<CurveKeys> keys = ReadSecretKeyFile(file);
-  if (!keys.ok()) return keys.status();
-  options->curve_secret_key = keys->secret_key;
-  if (options->curve_public_key.empty()) options->curve_public_key = keys->public_key;
+  const Result<CurveKeys> pair = ReadSecretKeyFile(file);
+  if (!pair.ok()) {
+    return Status(pair.status().code(),
+                  (named ? std::string(kFile) + ": " : std::string()) + pair.status().message());
+  }
+  options->curve_secret_key = pair->secret_key;
   return Status::Ok();
 }
 

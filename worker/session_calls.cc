@@ -50,6 +50,7 @@ Result<std::unique_ptr<SessionCalls>> SessionCalls::Create(SessionOptions option
     options.controller = *std::move(own);
   }
   PRD_RETURN_IF_ERROR(CheckOptions(options));
+  PRD_RETURN_IF_ERROR(SettleKeys(&options));
   Result<std::unique_ptr<Background>> background = Background::Start(options);
   if (!background.ok()) return background.status();
   return std::unique_ptr<SessionCalls>(

@@ -22,6 +22,11 @@ std::string Allowed(const char* zero) {
 
 Status Wrong(const std::string& what) { return Status(Code::kInvalidArgument, what); }
 
+// Empty: not given.
+Status SettleKey(const char* name, std::string* key) {
+  return key->empty() ? Status::Ok() : TakeKey(name, key);
+}
+
 template <typename T>  // Tensor, StateTensor
 Status CheckEach(const std::vector<T>& tensors, const char* which) {
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -89,17 +94,35 @@ Status CheckOptions(const SessionOptions& options) {
     return Wrong("max_communicators: found " + std::to_string(options.max_communicators) +
                  ", allowed is 1 or more (PRD_MAX_COMMUNICATORS)");
   }
-  const std::string* keys[] = {&options.curve_server_key, &options.curve_public_key,
-                               &options.curve_secret_key};
-  const bool none =
-      std::all_of(std::begin(keys), std::end(keys), [](auto k) { return k->empty(); });
-  const bool all =
-      std::all_of(std::begin(keys), std::end(keys), [](auto k) { return IsCurveKey(*k); });
-  if (!none && !all) {
+  return Status::Ok();
+}
+
+Status SettleKeys(SessionOptions* options) {
+  std::string& server_key = options->curve_server_key;
+  std::string& public_key = options->curve_public_key;
+  std::string& secret_key = options->curve_secret_key;
+  PRD_RETURN_IF_ERROR(SettleKey("curve_server_key (PRD_CURVE_SERVER_KEY)", &server_key));
+  PRD_RETURN_IF_ERROR(SettleKey("curve_public_key (PRD_CURVE_PUBLIC_KEY)", &public_key));
+  PRD_RETURN_IF_ERROR(SettleKey("curve_secret_key (PRD_CURVE_SECRET_KEY)", &secret_key));
+  if (server_key.empty() && public_key.empty() && secret_key.empty()) return Status::Ok();
+  if (server_key.empty()) {
     return Wrong(
-        "curve_server_key, curve_public_key, curve_secret_key: allowed are three keys of 40 "
-        "characters (Z85), or none");
+        "curve_server_key: found none beside another key, needed is the controller's public key "
+        "(PRD_CURVE_SERVER_KEY)");
   }
+  if (secret_key.empty()) {
+    return Wrong(
+        "curve_secret_key: found none beside curve_server_key, needed is this worker's secret key "
+        "(PRD_CURVE_SECRET_KEY_FILE)");
+  }
+  Result<CurveKeys> keys = CurveKeysOf(secret_key);
+  if (!keys.ok()) return keys.status();
+  if (!public_key.empty() && public_key != keys->public_key) {
+    return Wrong("curve_public_key: found another key than " + keys->public_key +
+                 ", which belongs to curve_secret_key; it may be left out (PRD_CURVE_PUBLIC_KEY; "
+                 "PRD_CURVE_SECRET_KEY_FILE or PRD_CURVE_SECRET_KEY)");
+  }
+  public_key = keys->public_key;
   return Status::Ok();
 }
 

@@ -15,6 +15,8 @@ namespace prd {
 inline constexpr std::chrono::milliseconds kLongestTimeout{std::int64_t{1} << 40};
 
 Status CheckOptions(const SessionOptions& options);
+// Checks the keys, and completes them: the public one follows from the secret one.
+Status SettleKeys(SessionOptions* options);
 
 // Tensors alone. Whether their memory is on the replica's device: replica_home.h.
 Status CheckTensors(const std::vector<Tensor>& tensors, const char* which);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstring>
 #include <string_view>
 
 #include "common/io/file_access.h"
@@ -15,6 +16,7 @@ namespace {
 constexpr std::size_t kKeyText = 40;
 constexpr std::size_t kKeyBytes = 32;
 constexpr std::size_t kMaxKeys = 100'000;
+constexpr const char* kBlanks = " \t\r\n\v\f";
 
 // The first words of the lines. No copy of a line is left anywhere.
 Result<std::vector<std::string>> KeysIn(std::string_view text, const std::string& path) {
@@ -57,12 +59,24 @@ bool IsCurveKey(const std::string& text) {
   return text.size() == kKeyText && ::zmq_z85_decode(raw.data(), text.c_str()) != nullptr;
 }
 
+Status TakeKey(const std::string& name, std::string* key) {
+  key->erase(key->find_last_not_of(kBlanks) + 1);
+  key->erase(0, std::min(key->size(), key->find_first_not_of(kBlanks)));
+  if (IsCurveKey(*key)) return Status::Ok();
+  return Status(Code::kInvalidArgument,
+                name + ": found " + std::to_string(key->size()) +
+                    " characters that are no key, allowed is a Z85 key of 40 characters");
+}
+
 Result<CurveKeys> NewCurveKeys() {
   std::array<char, kKeyText + 1> public_key{};
   std::array<char, kKeyText + 1> secret_key{};
-  if (::zmq_curve_keypair(public_key.data(), secret_key.data()) != 0) {
-    return Status(Code::kFailedPrecondition, "this libzmq was built without CURVE encryption");
-  }
+  do {
+    if (::zmq_curve_keypair(public_key.data(), secret_key.data()) != 0) {
+      return Status(Code::kFailedPrecondition, "this libzmq was built without CURVE encryption");
+    }
+  } while (std::strchr(public_key.data(), '%') != nullptr ||
+           std::strchr(secret_key.data(), '%') != nullptr);
   CurveKeys keys{.public_key = public_key.data(), .secret_key = secret_key.data()};
   ::explicit_bzero(secret_key.data(), secret_key.size());
   return keys;

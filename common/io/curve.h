@@ -25,7 +25,12 @@ struct CurveKeys {
 // 40 characters of Z85.
 bool IsCurveKey(const std::string& text);
 
-// A fresh pair. kFailedPrecondition when libzmq was built without CURVE.
+// Takes the blanks off both ends of what was given under this name. kInvalidArgument, which names
+// it, unless a key is left.
+Status TakeKey(const std::string& name, std::string* key);
+
+// A fresh pair, without '%', which a unit of systemd would expand. kFailedPrecondition when libzmq
+// was built without CURVE.
 Result<CurveKeys> NewCurveKeys();
 
 // The pair that a secret key belongs to.

@@ -29,6 +29,14 @@ TEST(Curve, ThePublicKeyFollowsFromTheSecretOne) {
   EXPECT_NE(NewCurveKeys()->public_key, keys.public_key);
 }
 
+// systemd expands it in Environment=.
+TEST(Curve, AFreshKeyHasNoPercentSign) {
+  for (int i = 0; i < 40; ++i) {
+    const CurveKeys keys = NewCurveKeys().value();
+    EXPECT_EQ((keys.public_key + keys.secret_key).find('%'), std::string::npos);
+  }
+}
+
 TEST(Curve, ReadsFilesWithCommentsAndSpace) {
   const ScratchDir dir;
   const CurveKeys a = NewCurveKeys().value();

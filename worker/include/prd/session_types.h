@@ -71,11 +71,12 @@ struct SessionOptions {
   // and why. At most 20 lines a minute. Null: "prd: " and the line go to stderr. On the session's
   // thread or the caller's; must not call the session.
   std::function<void(const std::string&)> log;
-  // CURVE keys (Z85), for a controller that is not on loopback. Empty: no encryption.
-  // PRD_CURVE_SERVER_KEY; PRD_CURVE_SECRET_KEY_FILE, a file that its owner alone may read (prdctl
-  // keygen makes it), or else prd-secret-key in systemd's $CREDENTIALS_DIRECTORY. The public key
-  // follows from the secret one. PRD_CURVE_PUBLIC_KEY and PRD_CURVE_SECRET_KEY are the keys
-  // themselves; other processes of this user can read the environment.
+  // CURVE keys (Z85; blanks around them do not count), for a controller that is not on loopback.
+  // All empty: no encryption. PRD_CURVE_SERVER_KEY; PRD_CURVE_SECRET_KEY_FILE, a file that its
+  // owner alone may read (prdctl keygen makes it), or else, over tcp or with a server key,
+  // prd-secret-key in systemd's $CREDENTIALS_DIRECTORY. The public key follows from the secret one,
+  // and may be empty. PRD_CURVE_PUBLIC_KEY and PRD_CURVE_SECRET_KEY are the keys themselves; other
+  // processes of this user can read the environment.
   std::string curve_server_key, curve_public_key, curve_secret_key;
 };
 
