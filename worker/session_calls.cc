@@ -181,8 +181,12 @@ Status SessionCalls::Ready() const {
     return NotNow(attach_.ok() ? "Attach has not succeeded yet"
                                : "Attach failed: " + attach_.ToString());
   }
-  if (over_) return NotNow("the session has left the job, by Finish or Leave");
-  return Status::Ok();
+  return over_ ? HasLeft() : Status::Ok();
+}
+
+Status SessionCalls::HasLeft() const {
+  return NotNow("the session has left the job" +
+                (failed_.empty() ? ", by Finish or Leave" : ": " + failed_));
 }
 
 Status SessionCalls::ReadyToTrain() const {
@@ -216,10 +220,7 @@ Status SessionCalls::CheckUse(const Welcome& welcome) const {
 }
 
 Task<Status> SessionCalls::Attach(Replica replica) {
-  if (over_) {
-    co_return NotNow(attach_.ok() ? "the session has left the job, by Finish or Leave"
-                                  : "the session has left the job: " + attach_.message());
-  }
+  if (over_) co_return HasLeft();
   if (attached_) co_return NotNow("Attach has succeeded already");
   attach_ = co_await JoinJob(std::move(replica));
   if (!attached_) co_return attach_;
@@ -450,6 +451,7 @@ Task<Status> SessionCalls::Leave(std::string reason) {
 Task<Status> SessionCalls::LeaveJob(std::string reason, Leaving why) {
   SettleSoon();
   over_ = true;
+  if (why != Leaving::kByItself) failed_ = reason;
   // A controller takes no message of any size.
   background_->Ask(
       [reason = std::string(CutText(reason)), why](SessionCore* core, Instant now, Actions* out) {

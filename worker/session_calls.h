@@ -98,6 +98,7 @@ class SessionCalls {
   bool in_job() const { return attached_ && !forked(); }
   Welcome welcome() const { return background_->view().welcome(); }
   Status Ready() const;
+  Status HasLeft() const;
   Status ReadyToTrain() const;
   Status CheckUse(const Welcome& welcome) const;
   Task<Status> JoinJob(Replica replica);
@@ -168,6 +169,7 @@ class SessionCalls {
   mutable std::atomic<std::uint32_t> lead_ = 0;  // steps for which shares were asked ahead
   bool said_nonfinite_ = false;
   bool over_ = false;
+  std::string failed_;       // what made the session leave the job, if not the caller
   std::int64_t looked_ = 0;  // steps that might be looked at for values that are not finite
   ComputeTime computed_;
   // The last step returned before its reduction was through: what it said. And what came of it

@@ -671,7 +671,8 @@ TEST(NonfiniteTest, StopLeavesAndNamesTheTensorAndTheStep) {
   EXPECT_EQ(step.code(), Code::kFailedPrecondition);
   EXPECT_THAT(step.message(), HasSubstr("gradients[1] has a value that is not finite, in step 2"));
   EXPECT_EQ(worker.values[0], before);
-  EXPECT_THAT(worker.session->Step().status().message(), HasSubstr("has left the job"));
+  EXPECT_THAT(worker.session->Step().status().message(),
+              HasSubstr("has left the job: gradients[1] has a value that is not finite"));
   EXPECT_TRUE(daemon.WaitFor([](const Record& record) {
     const auto* left = std::get_if<WorkerLeft>(&record.body);
     return left != nullptr && left->reason.find("gradients[1]") != std::string::npos;

@@ -304,7 +304,10 @@ TEST(SessionTest, ExceptionsOfApplyLeaveStepAndTheJob) {
     replica.apply = [] { throw std::runtime_error("out of luck"); };
     ASSERT_TRUE(worker.session->Attach(std::move(replica)).ok());
     EXPECT_THROW((void)worker.session->Step().ok(), std::runtime_error);
-    EXPECT_EQ(worker.session->Step().status().code(), Code::kFailedPrecondition);
+    const Status later = worker.session->Step().status();
+    EXPECT_EQ(later.code(), Code::kFailedPrecondition);
+    EXPECT_NE(later.message().find("has left the job: apply threw"), std::string::npos)
+        << later.message();
     EXPECT_TRUE(daemon.WaitFor([](const Record& record) {
       const auto* left = std::get_if<WorkerLeft>(&record.body);
       return left != nullptr && left->reason.find("apply threw") != std::string::npos;
