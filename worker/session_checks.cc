@@ -12,6 +12,9 @@ namespace prd {
 namespace {
 
 constexpr std::size_t kMaxNameBytes = 256;
+constexpr std::size_t kMaxJobBytes = 200;  // as the daemon allows
+
+bool Printable(char c) { return c >= 0x20 && c < 0x7f; }
 
 bool IsTimeout(std::chrono::milliseconds time) {
   return time.count() >= 0 && time <= kLongestTimeout;
@@ -21,6 +24,12 @@ std::string Allowed(const char* zero) {
 }
 
 Status Wrong(const std::string& what) { return Status(Code::kInvalidArgument, what); }
+
+// REQUIRES: its dtype is one of DType.
+std::string Shape(const Tensor& tensor) {
+  constexpr const char* kNames[] = {"f32", "f64", "f16", "bf16"};
+  return std::to_string(tensor.count) + " of " + kNames[static_cast<std::size_t>(tensor.dtype)];
+}
 
 // Empty: not given.
 Status SettleKey(const char* name, std::string* key) {
@@ -47,9 +56,10 @@ Status CheckEach(const std::vector<T>& tensors, const char* which) {
 }  // namespace
 
 Status CheckOptions(const SessionOptions& options) {
-  if (options.job.empty() || options.job.size() > kMaxNameBytes) {
-    return Wrong("job: found a name of " + std::to_string(options.job.size()) +
-                 " bytes, allowed is 1 to 256 (PRD_JOB)");
+  const std::string& job = options.job;
+  if (job.empty() || job.size() > kMaxJobBytes || !std::all_of(job.begin(), job.end(), Printable)) {
+    return Wrong("job: found a name of " + std::to_string(job.size()) +
+                 " bytes, allowed are 1 to 200 printable ASCII characters (PRD_JOB)");
   }
   if (options.controller.rfind("tcp://", 0) != 0 && options.controller.rfind("ipc://", 0) != 0) {
     return Wrong("controller: found \"" + options.controller +
@@ -138,10 +148,20 @@ bool SameShapes(const std::vector<Tensor>& one, const std::vector<Tensor>& other
 
 Status CheckGradients(const std::vector<Tensor>& parameters, const std::vector<Tensor>& gradients) {
   PRD_RETURN_IF_ERROR(CheckTensors(gradients, "gradients"));
-  if (SameShapes(parameters, gradients)) return Status::Ok();
-  return Wrong("gradients: found " + std::to_string(gradients.size()) +
-               " tensors; needed are as many as the parameters (" +
-               std::to_string(parameters.size()) + "), of their sizes and dtypes");
+  if (gradients.size() != parameters.size()) {
+    return Wrong("gradients: found " + std::to_string(gradients.size()) +
+                 " tensors; needed are as many as the parameters (" +
+                 std::to_string(parameters.size()) + "), of their sizes and dtypes");
+  }
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    const Tensor& found = gradients[i];
+    const Tensor& needed = parameters[i];
+    if (found.count == needed.count && found.dtype == needed.dtype) continue;
+    const std::string at = "[" + std::to_string(i) + "]";
+    return Wrong("gradients" + at + ": found " + Shape(found) + ", needed are " + Shape(needed) +
+                 ", as parameters" + at + " has");
+  }
+  return Status::Ok();
 }
 
 Status CheckReplica(const Replica& replica) {

@@ -204,6 +204,16 @@ TEST_F(EnvironmentTest, WhatIsNoNumberInRangeIsNamed) {
   }
 }
 
+TEST_F(EnvironmentTest, AnAddressThatNoHelloCanCarryIsRefused) {
+  Result<SessionOptions> options =
+      With({{"PRD_CONTROLLER", "tcp://127.0.0.1:1"}, {"PRD_JOB", "job"}});
+  ASSERT_TRUE(options.ok());
+  options->announce_address = std::string(244, 'h');
+  EXPECT_TRUE(Session::Create(*options).ok());
+  options->announce_address = std::string(245, 'h');
+  EXPECT_THAT(Session::Create(*options).status().message(), HasSubstr("PRD_ANNOUNCE_ADDRESS"));
+}
+
 TEST_F(EnvironmentTest, OptionsGivenByHandAreCheckedToo) {
   SessionOptions options;
   options.job = "job";

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <string>
+#include <vector>
 
 #include "common/io/curve.h"
 
@@ -58,6 +60,38 @@ TEST(SessionChecks, AKeyThatIsWrongIsNamed) {
               ::testing::AllOf(HasSubstr("curve_public_key: found another key than"),
                                HasSubstr(own.public_key), HasSubstr("PRD_CURVE_PUBLIC_KEY"),
                                HasSubstr("PRD_CURVE_SECRET_KEY_FILE")));
+}
+
+TEST(SessionChecks, AJobHasANameThatTheDaemonTakes) {
+  SessionOptions options;
+  options.controller = "tcp://127.0.0.1:1";
+  for (const std::string& job : {std::string("a b*"), std::string(200, 'j')}) {
+    options.job = job;
+    EXPECT_TRUE(CheckOptions(options).ok()) << job;
+  }
+  for (const std::string& job : {std::string(), std::string(201, 'j'), std::string("a\nb"),
+                                 std::string("a\0b", 3), std::string("\xff\xfe")}) {
+    options.job = job;
+    const Status status = CheckOptions(options);
+    EXPECT_EQ(status.code(), Code::kInvalidArgument) << job;
+    EXPECT_THAT(status.message(), HasSubstr("(PRD_JOB)"));
+  }
+}
+
+TEST(SessionChecks, AGradientOfAnotherShapeIsNamed) {
+  std::array<double, 8> one{}, two{};
+  const std::vector<Tensor> parameters = {{one.data(), 8, DType::kF64},
+                                          {two.data(), 8, DType::kF16}};
+  std::vector<Tensor> gradients = parameters;
+  EXPECT_TRUE(CheckGradients(parameters, gradients).ok());
+  gradients[1].dtype = DType::kBF16;
+  EXPECT_EQ(CheckGradients(parameters, gradients).message(),
+            "gradients[1]: found 8 of bf16, needed are 8 of f16, as parameters[1] has");
+  gradients[0].count = 7;
+  EXPECT_EQ(CheckGradients(parameters, gradients).message(),
+            "gradients[0]: found 7 of f64, needed are 8 of f64, as parameters[0] has");
+  gradients.pop_back();
+  EXPECT_THAT(CheckGradients(parameters, gradients).message(), HasSubstr("found 1 tensors"));
 }
 
 }  // namespace

@@ -60,10 +60,13 @@ Result<std::string> Announced(const std::string& announce, const std::string& bo
     host = announce.substr(0, colon);
     port = announce.substr(colon + 1);
   }
-  if (host.empty() || host.find_first_of(" /*") != std::string::npos || !PortOf(port)) {
+  constexpr std::size_t kLongestHost = 244;  // an endpoint has 256 bytes at most (Hello)
+  if (host.empty() || host.size() > kLongestHost ||
+      host.find_first_of(" /*") != std::string::npos || !PortOf(port)) {
     return Status(Code::kInvalidArgument,
                   "announce_address: found \"" + announce +
-                      "\", allowed is HOST or HOST:PORT (PRD_ANNOUNCE_ADDRESS)");
+                      "\", allowed is HOST or HOST:PORT, with a HOST of 244 bytes at most "
+                      "(PRD_ANNOUNCE_ADDRESS)");
   }
   return "tcp://" + Bracketed(host) + ":" + port;
 }
