@@ -24,6 +24,7 @@ int main() {
   replica.apply = [] {};
   const prd::Status status = session->Attach(std::move(replica));
   std::printf("%s\n", status.ToString().c_str());
+  if (session->Step({.samples = 1}).ok()) return 1;  // it has not attached
   const prd::GroupTransports groups = session->group_transports();
   const bool none = groups.collective + groups.exchange + groups.staged == 0;
   return status.code() == prd::Code::kUnavailable && none ? 0 : 1;

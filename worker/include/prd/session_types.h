@@ -96,7 +96,7 @@ struct StepInput {
   // The caller cut the step short (Interrupted). Its gradients do not count, and `apply` does not
   // run for them. Step returns at once, unless the engine needs this worker all the same.
   bool discard = false;
-  std::optional<void*> stream;  // of this step's work, if it is not the replica's
+  std::optional<void*> stream = std::nullopt;  // of this step's work, if it is not the replica's
 };
 
 // What a step did. What each field means under each engine: worker/README.md.
