@@ -98,7 +98,7 @@ std::string Called(const Rights* rights, std::string_view who) {
   if (who == "uid:0") return "user root";
   if (who.starts_with(kUser)) return "user " + std::string(who.substr(kUser.size()));
   if (who.starts_with(kKey)) return "key " + std::string(who.substr(kKey.size()));
-  return "somebody on this host";
+  return who == kTcp ? "somebody on this host" : "somebody";
 }
 
 Result<Access> Access::Load(const Config& config) {

@@ -27,7 +27,8 @@ namespace prd {
 
 // The other end of a connection. The views are valid as long as the message that they are of.
 struct Peer {
-  std::string_view who;      // "key:KEY", "uid:NUMBER", or "tcp": over tcp and without keys
+  // "key:KEY", "uid:NUMBER", or "tcp": over tcp and without keys. Empty: its handshake failed.
+  std::string_view who;
   std::string_view address;  // "10.1.2.3"; over ipc "localhost:UID:GID:PID"
 };
 Peer PeerOf(zmq::message_t& message);

@@ -138,6 +138,7 @@ Status AdminServer::Listen(const Options& options) {
                                 .keys = tcp ? options.keys : std::nullopt,
                                 .users = access_.local_users(),
                                 .guard = guard,
+                                .audit = audit_,
                                 .max_part_bytes = kMaxRequestBytes,
                                 .send_queue = 1,
                                 .handshake_ms = 5000,

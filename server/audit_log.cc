@@ -38,8 +38,8 @@ std::string Time() {
 }
 
 std::string Line(const Peer& peer, const Rights* rights, const std::string& what) {
-  return Quoted(Called(rights, peer.who)) + " as " + Quoted(peer.who) + " from " +
-         Quoted(peer.address) + ": " + Quoted(what);
+  return Quoted(Called(rights, peer.who)) + (peer.who.empty() ? "" : " as " + Quoted(peer.who)) +
+         " from " + Quoted(peer.address) + ": " + Quoted(what);
 }
 
 }  // namespace
@@ -102,7 +102,10 @@ void AuditLog::Refused(const Peer& peer, const Rights* rights, const std::string
   if (told_.size() >= kMaxTold) told_.clear();
   std::uint64_t skipped = 0;
   LogLimit& told =
-      told_.try_emplace(std::string(peer.who) + " " + what, 10 * kSecond).first->second;
+      told_
+          .try_emplace(std::string(peer.who.empty() ? peer.address : peer.who) + " " + what,
+                       10 * kSecond)
+          .first->second;
   if (!told.Allow(now_ns, &skipped)) return;
   if (!refusals_.Take(now_ns)) {
     ++left_out_;

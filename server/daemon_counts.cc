@@ -19,6 +19,7 @@ ConnectionGuard::Counters DaemonCounts::Connections() const {
   ConnectionGuard::Counters all = of_.workers->listener().guard().counters();
   const ConnectionGuard::Counters admin = of_.admin->connections();
   all.refused += admin.refused;
+  all.denied += admin.denied;
   all.cut += admin.cut;
   all.rushes += admin.rushes;
   return all;
@@ -41,7 +42,7 @@ std::vector<std::pair<std::string, std::uint64_t>> DaemonCounts::Counters() cons
           {"messages_blocked", socket.blocked},
           {"messages_forbidden", socket.forbidden},
           {"messages_over_quota", of_.gate->over_quota()},
-          {"connections_denied", of_.zap->denied() + of_.admin->denied()},
+          {"connections_denied", of_.zap->denied() + of_.admin->denied() + connections.denied},
           {"connections_refused", connections.refused},
           {"connections_cut", connections.cut},
           {"connections_rushed", connections.rushes},

@@ -183,6 +183,7 @@ Status Daemon::Listen() {
                                 .keys = keys,
                                 .users = WhoMayTrain(),
                                 .guard = *guard,
+                                .audit = &audit_,
                                 .max_part_bytes = settings.max_message_bytes});
   if (!workers.ok()) return workers.status();
   workers_ = std::make_unique<WorkerSocket>(std::move(*workers));

@@ -12,6 +12,8 @@
 #include <utility>
 
 #include "common/io/tcp_liveness.h"
+#include "server/audit_log.h"
+#include "server/zap.h"
 
 namespace prd {
 namespace {
@@ -108,6 +110,26 @@ void Configure(zmq::socket_t& socket, const Listener::Options& options) {
   socket.set(zmq::sockopt::zap_domain, options.zap_domain);
 }
 
+// What ZeroMQ refuses before anybody is asked (zap.h).
+std::string WhyDenied(int why, bool keys) {
+  if (why == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH) {
+    return keys ? "it comes without keys" : "it comes with keys, and there are none here";
+  }
+  return why == ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC
+             ? "it has another server key, or what it sends is damaged"
+             : "its handshake is damaged";
+}
+
+ConnectionGuard::Options GuardOf(const Listener::Options& options) {
+  ConnectionGuard::Options guard = options.guard;
+  if (options.audit == nullptr) return guard;
+  guard.denied = [audit = options.audit, wants = WantedOf(options.zap_domain),
+                  keys = options.keys.has_value()](const std::string& from, int why) {
+    audit->Refused({.who = {}, .address = from}, nullptr, wants, WhyDenied(why, keys));
+  };
+  return guard;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Listener>> Listener::Make(zmq::context_t& context, const Options& options) {
@@ -117,7 +139,7 @@ Result<std::unique_ptr<Listener>> Listener::Make(zmq::context_t& context, const 
     Configure(socket, options);
     std::unique_ptr<Listener> made(new Listener(std::move(socket), options.keys.has_value()));
     Result<std::unique_ptr<ConnectionGuard>> guard =
-        ConnectionGuard::Make(context, made->socket_, options.guard);
+        ConnectionGuard::Make(context, made->socket_, GuardOf(options));
     if (!guard.ok()) return guard.status();
     made->guard_ = std::move(*guard);
     PRD_RETURN_IF_ERROR(made->Bind(options));

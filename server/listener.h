@@ -27,6 +27,8 @@
 
 namespace prd {
 
+class AuditLog;
+
 // Users of this host, by number, who may connect over ipc; nullopt: all of them. The user that this
 // process runs as, and root, always may.
 using LocalUsers = std::optional<std::set<std::uint32_t>>;
@@ -40,6 +42,7 @@ class Listener {
     std::optional<CurveKeys> keys;  // clients must encrypt
     LocalUsers users;
     ConnectionGuard::Options guard;
+    AuditLog* audit = nullptr;  // hears of handshakes that fail; must outlive the listener
     std::int64_t max_part_bytes = 65'536;
     int send_queue = 1000;  // messages per connection before it blocks
     int handshake_ms = 10'000;

@@ -108,7 +108,8 @@ const char* HelpOf(const std::string& counter) {
       {"histories_lost",
        "Runs that ended because a worker knew of messages that their history had lost"},
       {"history_runs_removed", "Ended runs that were over a bound of the history"},
-      {"connections_denied", "Connections that were refused: an unknown key or user"},
+      {"connections_denied",
+       "Connections that were refused: an unknown key or user, another server key, or no keys"},
       {"connections_refused",
        "Connections that were ended: too many, in all or of one host, or of a user of this host "
        "whom no identity names"},

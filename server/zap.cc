@@ -52,8 +52,7 @@ std::string ZapHandler::Admit(const std::vector<std::string>& question) {
   std::string who = NameOf(question[5], question.size() > 6 ? question[6] : "", address);
   const Rights* rights = who.empty() ? nullptr : access_->Find(who);
   if (rights != nullptr && (rights->trains || !workers)) return who;
-  audit_->Refused({.who = who, .address = address}, rights,
-                  workers ? "connect as a worker" : "connect as prdctl",
+  audit_->Refused({.who = who, .address = address}, rights, WantedOf(domain),
                   rights != nullptr         ? "its role is to look, not to train"
                   : who.starts_with("key:") ? "its key is not authorized"
                                             : "this user is not authorized");

@@ -20,6 +20,10 @@ namespace prd {
 // The domain of the sockets that it guards.
 inline constexpr std::string_view kWorkersDomain = "prd workers";
 inline constexpr std::string_view kAdminDomain = "prd admin";
+// What who connects there wants, for the audit log.
+inline std::string WantedOf(std::string_view domain) {
+  return domain == kWorkersDomain ? "connect as a worker" : "connect as prdctl";
+}
 
 class ZapHandler {
  public:

@@ -1,5 +1,6 @@
 #include "common/io/connection_facts.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
@@ -9,8 +10,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstddef>
+#include <cstring>
 
 #include "common/io/system_error.h"
 
@@ -86,6 +89,21 @@ ConnectionPeer PeerOf(int fd) {
   socklen_t user_size = sizeof user;
   if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &user, &user_size) != 0) return {"unknown"};
   return {user.uid == ::geteuid() ? std::string() : "u" + std::to_string(user.uid)};
+}
+
+std::string TextOf(const ConnectionPeer& peer) {
+  if (peer.name.empty()) return "user " + std::to_string(::geteuid());
+  const std::string rest = peer.name.substr(1);
+  if (!peer.tcp) {
+    const bool user = peer.name.front() == 'u' && rest.find_first_not_of("0123456789") == rest.npos;
+    return user ? "user " + rest : "unknown";
+  }
+  const bool v4 = peer.name.front() == '4';
+  in6_addr address{};
+  std::memcpy(&address, rest.data(), std::min(rest.size(), sizeof address));
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  (void)::inet_ntop(v4 ? AF_INET : AF_INET6, &address, text.data(), text.size());
+  return text.data() + std::string(v4 ? "" : "/64");
 }
 
 ConnectionBreaker::~ConnectionBreaker() {

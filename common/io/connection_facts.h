@@ -22,6 +22,8 @@ struct ConnectionPeer {
   bool gone = false;  // not known any more
 };
 ConnectionPeer PeerOf(int fd);
+// Its name for people: "10.1.2.3", "2001:db8::/64", "user 1000", or "unknown".
+std::string TextOf(const ConnectionPeer& peer);
 
 // The other side has closed it, or it is broken.
 bool HungUp(int fd);

@@ -195,6 +195,11 @@ bool ConnectionGuard::OnEvent(const SocketMonitor::Event& event) {
     const std::lock_guard lock(mutex_);
     ++counters_.refused;
   }
+  if (kind == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL) refused_ = event.value;
+  // ZeroMQ's one I/O thread tells both in a row.
+  if (kind == ZMQ_EVENT_DISCONNECTED && refused_) {
+    OnDenied(event.value, *std::exchange(refused_, std::nullopt));
+  }
   if (kind == ZMQ_EVENT_CLOSED || kind == ZMQ_EVENT_DISCONNECTED) OnClosed(event.value);
   return kind != ZMQ_EVENT_MONITOR_STOPPED;
 }
@@ -281,6 +286,18 @@ void ConnectionGuard::OnClosed(int fd) {
     }
   }
   connections_.erase(it);
+}
+
+void ConnectionGuard::OnDenied(int fd, int why) {
+  std::string from = "unknown";
+  {
+    const std::lock_guard lock(mutex_);
+    ++counters_.denied;
+    if (const auto it = connections_.find(fd); it != connections_.end()) {
+      from = TextOf({.name = it->second.peer, .tcp = it->second.tcp});
+    }
+  }
+  if (options_.denied) options_.denied(from, why);
 }
 
 void ConnectionGuard::Uncount(const Connection& connection) {

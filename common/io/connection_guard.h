@@ -20,7 +20,8 @@
 //
 // TCP connections that come too fast are not accepted (arrival_limit.h).
 //
-// It also tells when a connection has ended that somebody claims (Claim). What it is made of:
+// It also tells whose handshake was refused (Options::denied), and when a connection has ended that
+// somebody claims (Claim). What it is made of:
 // socket_monitor.h, connection_facts.h, connection_claims.h, peer_connections.h, process_growth.h.
 //
 // Delivered, Claim, TakeEnded, End, Drained and Allow may be called in any thread, the rest in the
@@ -35,6 +36,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -67,10 +69,14 @@ class ConnectionGuard {
     std::uint64_t max_unread_in_all = 0;         // the same, of all connections (Allow)
     std::uint64_t max_backlog = 0;               // bytes taken from a connection, and not read yet
     DurationNs pace = 10 * kMillisecond;         // between two looks at whether the process grows
+    // Hears, in the guard's thread, of each connection whose handshake ZeroMQ refused: where from
+    // (TextOf), and why (ZMQ_PROTOCOL_ERROR_*).
+    std::function<void(const std::string& from, int why)> denied;
   };
   struct Counters {
     std::uint64_t refused = 0;  // connections over a number, and those that ZeroMQ refused
     std::uint64_t cut = 0;      // connections that brought too many bytes
+    std::uint64_t denied = 0;   // connections whose handshake ZeroMQ refused
     std::uint64_t rushes = 0;   // times that TCP connections came too fast
     std::size_t open = 0;
   };
@@ -168,6 +174,7 @@ class ConnectionGuard {
   void OnAccepted(int fd);
   void LimitArrivals(const std::string* source);
   void OnClosed(int fd);
+  void OnDenied(int fd, int why);
   void Uncount(const Connection& connection);
   bool EnterGroup(std::string_view group, std::size_t most);
   void LeaveGroup(std::string_view group);
@@ -185,7 +192,8 @@ class ConnectionGuard {
   ProcessGrowth growth_;
   ArrivalLimit arrivals_;
   std::int64_t look_at_ = 0;
-  bool trim_ = false;  // give memory back at the next look
+  std::optional<int> refused_;  // a handshake was, why, and the next end of a connection is its
+  bool trim_ = false;           // give memory back at the next look
 
   mutable std::mutex mutex_;  // guards what follows
   ConnectionBreaker breaker_;

@@ -13,7 +13,8 @@ Status SocketMonitor::Start(zmq::context_t& context, zmq::socket_ref socket) {
   static std::atomic<std::uint64_t> number{0};
   const std::string name = "inproc://prd-guard-" + std::to_string(++number);
   constexpr int kEvents = ZMQ_EVENT_LISTENING | ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_ACCEPT_FAILED |
-                          ZMQ_EVENT_CLOSED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_MONITOR_STOPPED;
+                          ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_CLOSED |
+                          ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_MONITOR_STOPPED;
   try {
     // First: the destructor waits for a monitor's last event to be read.
     events_ = zmq::socket_t(context, zmq::socket_type::pair);

@@ -15,7 +15,7 @@ class SocketMonitor {
  public:
   struct Event {
     std::uint16_t kind = 0;  // ZMQ_EVENT_*
-    std::int32_t value = 0;  // a descriptor, or an error
+    std::int32_t value = 0;  // a descriptor, or an error (of a handshake: ZMQ_PROTOCOL_ERROR_*)
   };
 
   // Call before the socket is bound. Both must outlive the monitor.

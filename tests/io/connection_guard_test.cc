@@ -10,10 +10,14 @@
 #include <algorithm>
 #include <atomic>
 #include <functional>
+#include <mutex>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "common/io/clock.h"
+#include "common/io/curve.h"
 #include "tests/io/raw_zmtp.h"
 
 namespace prd::connection_guard_test {
@@ -87,6 +91,39 @@ class GuardTest : public testing::Test {
 
 // By its number, once, and no other one's. Each connection gets the descriptor of the one before,
 // and speaks at once: mostly before the guard has heard of it, or of that one's end.
+TEST_F(GuardTest, WhoseHandshakeIsRefusedIsTold) {
+  socket_.set(zmq::sockopt::curve_server, true);
+  socket_.set(zmq::sockopt::curve_secretkey, NewCurveKeys()->secret_key);
+  std::mutex mutex;
+  std::vector<std::pair<std::string, int>> told;
+  Listen({.denied = [&](const std::string& from, int why) {
+    const std::lock_guard lock(mutex);
+    told.emplace_back(from, why);
+  }});
+  Raw silent = Connect("127.0.0.2");
+  Raw plain = Connect("127.0.0.3");
+  ASSERT_TRUE(plain.Send(Raw::Greeting()));  // without keys
+  ASSERT_TRUE(Until([&] { return guard_->counters().denied > 0; }));
+  ASSERT_TRUE(Until([&] {
+    const std::lock_guard lock(mutex);
+    return !told.empty();
+  }));
+  const std::lock_guard lock(mutex);
+  EXPECT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0],
+            std::pair(std::string("127.0.0.3"), ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH));
+}
+
+TEST(ConnectionFacts, APeerHasATextForPeople) {
+  EXPECT_EQ(TextOf({.name = "4\x0a\x01\x02\x03", .tcp = true}), "10.1.2.3");
+  EXPECT_EQ(TextOf({.name = std::string("6\x20\x01\x0d\xb8\0\0\0\0", 9), .tcp = true}),
+            "2001:db8::/64");
+  EXPECT_EQ(TextOf({.name = "u1000"}), "user 1000");
+  EXPECT_EQ(TextOf({.name = "unknown"}), "unknown");
+  EXPECT_EQ(TextOf({.name = "gone", .gone = true}), "unknown");
+  EXPECT_EQ(TextOf({}), "user " + std::to_string(::geteuid()));
+}
+
 // However many are left: it does not wait for a socket that it could not make.
 TEST_F(GuardTest, WithoutDescriptorsItIsNotMade) {
   rlimit before{};

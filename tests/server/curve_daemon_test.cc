@@ -101,6 +101,18 @@ TEST_F(CurveDaemon, LetsListedKeysInAndNobodyElse) {
   later.Join("job");
 }
 
+// Nobody is asked about it: its handshake fails before.
+TEST_F(CurveDaemon, WhoHasAnotherServerKeyIsInTheLogWithItsAddress) {
+  ASSERT_TRUE(daemon_.Start()) << daemon_.log();
+  RawWorker fooled(daemon_.endpoint(), 55, std::pair(worker_, stranger_.public_key));
+  fooled.Send(RawWorker::HelloFor("job", 1));
+  EXPECT_TRUE(
+      daemon_.WaitForLog("refused \"somebody\" from \"127.0.0.1\": \"connect as a worker\": \"it "
+                         "has another server key"))
+      << daemon_.log();
+  EXPECT_GE(daemon_.Counter("connections_denied"), 1u);
+}
+
 TEST_F(CurveDaemon, AnEmptyListLetsNobodyIn) {
   ASSERT_TRUE(daemon_.Start()) << daemon_.log();
   RawWorker listed(daemon_.endpoint(), 11, std::pair(worker_, server_.public_key));
