@@ -82,6 +82,35 @@ int Lock(const std::string& folder, const std::string& host) {
   return -1;
 }
 
+// The file `fresh` is called so from now on. A prd that runs has a lock on its file, which keeps
+// its name; one that does not run any more has left what is replaced.
+Status TakeName(const std::string& file, const std::string& fresh) {
+  while (::link(fresh.c_str(), file.c_str()) != 0) {
+    if (errno != EEXIST) {  // a file system without links
+      return ::rename(fresh.c_str(), file.c_str()) == 0 ? Status::Ok() : Failed(file);
+    }
+    const int old = ::open(file.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    if (old < 0 && errno == ENOENT) continue;
+    if (old < 0) return Failed(file);
+    Status status;
+    const bool lives = ::flock(old, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    struct stat locked {};
+    struct stat now {};  // another prd may have taken the name meanwhile
+    const bool same = ::fstat(old, &locked) == 0 && ::lstat(file.c_str(), &now) == 0 &&
+                      locked.st_dev == now.st_dev && locked.st_ino == now.st_ino;
+    if (lives) {
+      status = Status(Code::kAlreadyExists, "--env-file: " + file +
+                                                " is that of another prd, which runs; each needs a "
+                                                "file of its own");
+    } else if (same && ::rename(fresh.c_str(), file.c_str()) != 0) {
+      status = Failed(file);
+    }
+    ::close(old);
+    if (lives || same) return status;
+  }
+  return Status::Ok();
+}
+
 Result<std::string> HostName() {
   std::array<char, 256> name{};
   if (::gethostname(name.data(), name.size() - 1) == 0 && name[0] != '\0')
@@ -141,6 +170,7 @@ Ephemeral::~Ephemeral() {
     const bool own = ::lstat(file.path.c_str(), &now) == 0 && now.st_dev == file.device &&
                      now.st_ino == file.inode;
     if (own) std::filesystem::remove(file.path, ignored);
+    ::close(file.lock);
   }
   if (!folder_.empty() && !options_.keep) std::filesystem::remove_all(folder_, ignored);
   if (lock_ >= 0) ::close(lock_);
@@ -152,13 +182,19 @@ Status Ephemeral::WriteForWorkers(const std::string& file, const std::string& te
   if (::lstat(file.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
     return Status(Code::kInvalidArgument, "--env-file: " + file + " is there, and is no file");
   }
-  const std::string fresh = file + ".new";
+  std::string fresh = file + ".XXXXXX";
+  const int fd = ::mkostemp(fresh.data(), O_CLOEXEC);
+  if (fd < 0) return Failed(fresh);
+  (void)::flock(fd, LOCK_EX | LOCK_NB);
+  const bool whole = ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
+                     ::fstat(fd, &info) == 0;
+  const Status status = whole ? TakeName(file, fresh) : Failed(fresh);
   ::unlink(fresh.c_str());
-  PRD_RETURN_IF_ERROR(WriteOwnFile(fresh, text));
-  if (::lstat(fresh.c_str(), &info) != 0 || ::rename(fresh.c_str(), file.c_str()) != 0) {
-    return Failed(file);
+  if (!status.ok()) {
+    ::close(fd);
+    return status;
   }
-  files_.push_back({.path = file, .device = info.st_dev, .inode = info.st_ino});
+  files_.push_back({.path = file, .device = info.st_dev, .inode = info.st_ino, .lock = fd});
   return Status::Ok();
 }
 

@@ -21,8 +21,8 @@ class Ephemeral {
     std::string listen = "tcp://0.0.0.0:*";
     std::string address;  // of this host, for workers, where `listen` is every one; empty: its name
     std::string folder;   // where the daemon's own folder is made; empty: $TMPDIR, or /tmp
-    // What workers need goes there, and their secret key to a file of this name and ".key"; empty:
-    // all of it to the standard output.
+    // What workers need goes there, and their secret key to a file of this name and ".key". Neither
+    // may be another prd's that lives. Empty: all of it to the standard output.
     std::string env_file;
     bool keep = false;  // the folder stays, with the history
   };
@@ -52,6 +52,7 @@ class Ephemeral {
     std::string path;
     dev_t device = 0;
     ino_t inode = 0;
+    int lock = -1;  // held as long as this process lives
   };
   std::vector<Written> files_;  // for the workers
 };

@@ -137,7 +137,8 @@ int main(int argc, char** argv) {
          "--env-file", options.env_file,
          "The workers' environment goes there, for this user alone, as lines for a shell; and "
          "their secret key to this name with .key, in a folder that all hosts of the job see. Both "
-         "are removed at the end. Default: to the standard output, with the key")
+         "are removed at the end, and are no other prd's that runs. Default: to the standard "
+         "output, with the key")
       ->needs(alone);
   app.add_option("--listen", options.listen, "Where the job's workers connect")
       ->needs(alone)

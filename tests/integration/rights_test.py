@@ -189,18 +189,23 @@ class Training(unittest.TestCase):
                     prd.wait()
                 lives = start("3.env")
                 last = start("4.env")
-                # Another one tells the same file: what the one before removes at its end is not that.
-                told, before = (folder / "4.env").read_text(), set(folder.glob("prd-ephemeral-*"))
+                # Its file is its own while it lives, and its successor's once it was killed.
+                told = [(folder / name).read_text() for name in ("4.env", "4.env.key")]
+                started.append(self.ephemeral(folder, "4.env")[1])
+                self.assertNotEqual(started[-1].wait(cluster.DEADLINE_S), 0)
+                self.assertIn("4.env.key is that of another prd, which runs", started[-1].stderr.read())
+                self.assertEqual([(folder / name).read_text() for name in ("4.env", "4.env.key")], told)
+                started[-2].kill()
+                started[-2].wait()
+                before = set(folder.glob("prd-ephemeral-*"))
                 started.append(self.ephemeral(folder, "4.env")[1])
                 deadline = time.monotonic() + cluster.DEADLINE_S
-                while (folder / "4.env").read_text() == told:
+                while (folder / "4.env").read_text() == told[0]:
                     self.assertLess(time.monotonic(), deadline, "no environment is told")
                     time.sleep(0.01)
                 again = (set(folder.glob("prd-ephemeral-*")) - before).pop()
-                started[-2].terminate()
-                started[-2].wait()
                 self.assertFalse(last.exists())
-                self.assertTrue((folder / "4.env").exists() and (folder / "4.env.key").exists())
+                self.assertEqual(sorted(file.name for file in folder.glob("4.env*")), ["4.env", "4.env.key"])
                 self.assertEqual(set(folder.glob("prd-ephemeral-*")), {folder / "prd-ephemeral-mine", kept, lives, again})
                 self.assertTrue((lives / "daemon.key").exists())
                 self.assertFalse(killed.exists())
