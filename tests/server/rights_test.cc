@@ -535,6 +535,18 @@ TEST_F(Tenants, EachSeesItsOwnJobs) {
   EXPECT_THAT(denied.output, HasSubstr("permission denied: the daemon at " + daemon_.admin() +
                                        " does not let key " + stranger_.public_key + " in"));
   EXPECT_THAT(Prdctl(" --admin " + daemon_.admin() + " jobs").output, HasSubstr("--server-key"));
+  const auto with = [&](const std::string& server_key) {
+    return Prdctl(" --admin " + daemon_.admin() + " --server-key '" + server_key + "' --key " +
+                  (daemon_.dir() / "carol.key") + " jobs");
+  };
+  EXPECT_EQ(with(server_.public_key + "\n").code, 0) << "as Kubernetes puts a file into a variable";
+  const Ended fooled = with(stranger_.public_key);
+  EXPECT_EQ(fooled.code, 4);
+  EXPECT_THAT(fooled.output,
+              HasSubstr("--server-key (" + stranger_.public_key + ") is not its public key"));
+  const Ended file = with("daemon.pub");
+  EXPECT_EQ(file.code, 2);
+  EXPECT_THAT(file.output, HasSubstr("--server-key (PRD_CURVE_SERVER_KEY): found 10 characters"));
 }
 
 TEST_F(Tenants, WhoMayOnlyLookTrainsNowhere) {

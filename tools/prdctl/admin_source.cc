@@ -161,9 +161,11 @@ class AdminSource : public HistorySource {
         Close();
         return Status(Code::kCancelled, "interrupted");
       }
-      if (ready > 0 && items[0].revents == 0 && items[1].revents != 0 && Refused()) {
-        Close();
-        return Denied();
+      if (ready > 0 && items[0].revents == 0 && items[1].revents != 0) {
+        if (std::optional<Status> refused = Refused()) {
+          Close();
+          return *std::move(refused);
+        }
       }
       if (ready <= 0 || items[0].revents == 0) continue;
       zmq::message_t answer;
@@ -171,7 +173,9 @@ class AdminSource : public HistorySource {
       return answer.to_string();
     }
     Close();  // a REQ socket takes no second question before the answer
-    return Away("within " + std::to_string(options_.timeout_ns / kMillisecond) + " ms");
+    const std::string within =
+        "within " + std::to_string(options_.timeout_ns / kMillisecond) + " ms";
+    return connected_ ? Late(within) : Away(within);
   }
 
   void Connect() {
@@ -183,27 +187,32 @@ class AdminSource : public HistorySource {
       socket_->set(zmq::sockopt::curve_secretkey, options_.keys->secret_key);
       socket_->set(zmq::sockopt::curve_serverkey, options_.server_key);
     }
-    // libzmq tells there that the daemon has refused the connection.
+    // libzmq tells there what becomes of the connection.
     constexpr const char* kRefusals = "inproc://refusals";
-    constexpr int kEvents = ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL;
+    constexpr int kEvents = ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
+                            ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
     if (zmq_socket_monitor(socket_->handle(), kRefusals, kEvents) != 0) throw zmq::error_t();
     ended_ = 0;
+    connected_ = false;
     refusals_.emplace(context_, zmq::socket_type::pair);
     refusals_->connect(kRefusals);
     socket_->connect(options_.endpoint);
   }
 
-  // Over ipc a daemon ends the connections of users whom it does not know without a word. One that
-  // just stops ends one.
-  bool Refused() {
+  // Why the daemon does not let this process in, once that is known. It ends connections without a
+  // word: over ipc of users whom it does not know, over tcp of those that have another server key.
+  // A daemon that just stops ends one.
+  std::optional<Status> Refused() {
     constexpr int kOfStranger = 3;
     zmq::message_t frame;
     std::uint16_t event = 0;
-    if (!refusals_->recv(frame, zmq::recv_flags::dontwait)) return false;
+    if (!refusals_->recv(frame, zmq::recv_flags::dontwait)) return std::nullopt;
     std::memcpy(&event, frame.data(), std::min(frame.size(), sizeof event));
     while (frame.more()) (void)refusals_->recv(frame, zmq::recv_flags::none);
-    if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) return true;
-    return options_.endpoint.starts_with("ipc://") && ++ended_ == kOfStranger;
+    connected_ = event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
+    if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) return Denied();
+    if (connected_ || ++ended_ != kOfStranger) return std::nullopt;
+    return options_.keys ? EndsConnections() : Denied();
   }
 
   void Close() {
@@ -221,6 +230,20 @@ class AdminSource : public HistorySource {
                       "and each [[identity]]");
   }
 
+  Status EndsConnections() const {
+    return Status(Code::kUnavailable, "the daemon at " + options_.endpoint +
+                                          " ends connections before they are made; --server-key (" +
+                                          options_.server_key +
+                                          ") is not its public key, or it has all its connections");
+  }
+
+  Status Late(const std::string& how) const {
+    return Status(Code::kUnavailable,
+                  "the daemon at " + options_.endpoint + " does not answer " + how +
+                      ": it is busy, or whoever asks has read more than their identity's "
+                      "max_read_bytes_per_s, and has to wait. --timeout-ms says for how long");
+  }
+
   Status Away(const std::string& how) const {
     return Status(Code::kUnavailable,
                   "no daemon answers at " + options_.endpoint + " (" + how +
@@ -234,6 +257,7 @@ class AdminSource : public HistorySource {
   std::optional<zmq::socket_t> socket_;
   std::optional<zmq::socket_t> refusals_;  // of socket_'s connection
   int ended_ = 0;                          // connections, before they were made
+  bool connected_ = false;
 };
 
 }  // namespace

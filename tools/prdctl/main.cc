@@ -211,6 +211,7 @@ Result<AdminOptions> AdminOf(const Flags& flags) {
                       ": over tcp a daemon lets in whom it knows by a key: give --key FILE, your "
                       "secret key, and --server-key KEY, the daemon's public key");
   }
+  PRD_RETURN_IF_ERROR(TakeKey("--server-key (PRD_CURVE_SERVER_KEY)", &options.server_key));
   Result<CurveKeys> keys = ReadSecretKeyFile(flags.key);
   if (!keys.ok()) return keys.status();
   options.keys = std::move(*keys);
