@@ -115,6 +115,7 @@ Result<Access> Access::Load(const Config& config) {
   tables->by_who.emplace(std::string(kUser) + std::to_string(::geteuid()), all);
   // Where there are keys, libzmq lets nobody in without.
   if (!keys) tables->by_who.emplace(kTcp, all);
+  std::map<std::uint32_t, const Rights*> users;
   for (const Identity& identity : config.identities) {
     const Rights* rights =
         &tables->rights.emplace_back(Rights{.name = identity.name,
@@ -136,6 +137,14 @@ Result<Access> Access::Load(const Config& config) {
       }
       const Result<std::uint32_t> number = Lookup(user);
       if (!number.ok()) return number.status();
+      const Rights* first = users.emplace(*number, rights).first->second;
+      if (first != rights) {
+        return Status(Code::kInvalidArgument, "identity.users: found " + TomlText(user) +
+                                                  ", user " + std::to_string(*number) +
+                                                  ", in identity " + TomlText(identity.name) +
+                                                  ", allowed is once: identity " +
+                                                  TomlText(first->name) + " has that user, too");
+      }
       tables->by_who[std::string(kUser) + std::to_string(*number)] = rights;
       if (tables->local_users) tables->local_users->insert(*number);
     }

@@ -59,6 +59,17 @@ TEST_F(Identities, WithoutAnyTheOwnUserMayDoEverything) {
   EXPECT_EQ(access_->local_users(), LocalUsers(std::set<std::uint32_t>()));
 }
 
+TEST_F(Identities, AUserIsInOneOfThemHoweverItIsWritten) {
+  config_.identities = {{.name = "one", .users = {"0", "root"}, .jobs = {"a"}},
+                        {.name = "two", .users = {"root"}, .jobs = {"b"}}};
+  const Status status = Access::Load(config_).status();
+  EXPECT_EQ(status.code(), Code::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("found \"root\", user 0, in identity \"two\""));
+  EXPECT_THAT(status.message(), HasSubstr("identity \"one\" has that user, too"));
+  config_.identities.pop_back();
+  EXPECT_EQ(Find("uid:0")->name, "one");
+}
+
 TEST_F(Identities, WithKeysNobodyComesWithout) {
   config_.daemon.curve_secret_key_file = "/k";
   EXPECT_EQ(Find("tcp"), nullptr);
