@@ -64,6 +64,7 @@ class Daemon {
   void Wait(Instant now);
   void OnSignal(std::uint32_t signal);
   void Reload();
+  Status CheckKey(const std::string& file, std::string* restart) const;
   void SwitchLive(const Config& before);
   std::string ThisReload() const;
   void Turn(Instant now);
@@ -82,6 +83,7 @@ class Daemon {
 
   Config config_;
   Notifier notifier_;
+  std::string public_key_;       // its own; empty: without keys
   DurationNs clock_offset_ = 0;  // so that the clock does not run behind what is recorded
 
   // In this order: sockets are closed before the context.

@@ -158,6 +158,7 @@ Status Daemon::Listen() {
     keys = std::move(*read);
     HideMemory();
   }
+  public_key_ = keys ? keys->public_key : "";
   std::string listen = settings.listen;
   if (listen.empty()) {
     Result<std::string> own = MakeOwnEndpoint();
@@ -278,7 +279,8 @@ void Daemon::Reload() {
     return;
   }
   const Config before = config_;
-  const std::string restart = NeedRestart(config_.daemon, loaded->daemon);
+  std::string restart = NeedRestart(config_.daemon, loaded->daemon);
+  const Status key = CheckKey(loaded->daemon.curve_secret_key_file, &restart);
   DaemonConfig settings = config_.daemon;
   settings.log_level = loaded->daemon.log_level;
   settings.retain_runs = loaded->daemon.retain_runs;
@@ -299,7 +301,21 @@ void Daemon::Reload() {
   spdlog::info("reloaded {}; it counts for runs that begin from now on", config_.file);
   SwitchLive(before);
   if (!restart.empty()) spdlog::warn("changed, but only from the next start on: {}", restart);
+  if (!key.ok()) {
+    spdlog::warn("the next start will fail: curve_secret_key_file: {}", key.message());
+  }
   notifier_.Ready();
+}
+
+// The daemon's own key, which a start reads: whether it can, and that it is another one.
+Status Daemon::CheckKey(const std::string& file, std::string* restart) const {
+  if (file.empty()) return Status::Ok();
+  const Result<CurveKeys> keys = ReadSecretKeyFile(file);
+  if (!keys.ok()) return keys.status();
+  if (keys->public_key != public_key_) {
+    *restart += (restart->empty() ? "" : ", ") + std::string("the key in ") + file;
+  }
+  return Status::Ok();
 }
 
 // What the history names as the cause of what a reload does.

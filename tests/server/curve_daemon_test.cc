@@ -126,6 +126,24 @@ TEST_F(CurveDaemon, AnEmptyListLetsNobodyIn) {
   EXPECT_FALSE(again.Receive(0));
 }
 
+TEST_F(CurveDaemon, AReloadTellsWhatTheNextStartMakesOfItsKey) {
+  ASSERT_TRUE(daemon_.Start()) << daemon_.log();
+  daemon_.Signal(SIGHUP);
+  ASSERT_TRUE(daemon_.WaitForLog("reloaded"));
+  WriteKey("secret", stranger_.secret_key);
+  daemon_.Signal(SIGHUP);
+  EXPECT_TRUE(daemon_.WaitForLog("changed, but only from the next start on: the key in " +
+                                 (daemon_.dir() / "secret")))
+      << daemon_.log();
+  EXPECT_THAT(daemon_.log(), ::testing::Not(HasSubstr("the next start will fail")));
+  ASSERT_EQ(::chmod((daemon_.dir() / "secret").c_str(), 0644), 0);
+  daemon_.Signal(SIGHUP);
+  EXPECT_TRUE(daemon_.WaitForLog(
+      "the next start will fail: curve_secret_key_file: " + (daemon_.dir() / "secret") +
+      ": everybody can read this secret key"))
+      << daemon_.log();
+}
+
 TEST_F(CurveDaemon, FilesOpenToOthersAreRefused) {
   ASSERT_EQ(::chmod((daemon_.dir() / "authorized").c_str(), 0666), 0);
   EXPECT_THAT(RunDaemon({"--check-config", "--config", daemon_.config()}).output,
