@@ -299,6 +299,7 @@ void AdminServer::Answer(const std::string& name, Client* client) {
     const Status status(Code::kFailedPrecondition,
                         "permission denied: the daemon's config does not let " +
                             Called(rights, client->who) + " in any more");
+    audit_->Refused(peer, rights, WordsOf(client->request), status.message());
     (void)Reply(client->route, ToReply(status));
     std::erase(order_, name);
     clients_.erase(name);

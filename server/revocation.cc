@@ -21,6 +21,16 @@ std::string Revocation::WhyRevoked(const Run& run, const RunWorker& worker) cons
   return "it may not train in job " + run.spec().name;
 }
 
+// Its identity; and its key or user, where that alone is out.
+std::string Revocation::Name(const RunWorker& worker) const {
+  const std::string_view who = workers_->WhoIs(worker.incarnation);
+  if (worker.identity.empty()) return std::string(who);
+  const std::string identity = "identity " + worker.identity;
+  const bool alone =
+      !who.empty() && access_->Find(who) == nullptr && access_->Named(worker.identity) != nullptr;
+  return alone ? Called(nullptr, who) + " of " + identity : identity;
+}
+
 void Revocation::Evict(Instant now, const std::string& by) {
   due_ = false;
   struct Revoked {
@@ -36,9 +46,7 @@ void Revocation::Evict(Instant now, const std::string& by) {
       const RunWorker& worker = run->workers()[static_cast<std::size_t>(rank)];
       std::string why = WhyRevoked(*run, worker);
       if (why.empty()) continue;
-      const std::string who = worker.identity.empty()
-                                  ? std::string(workers_->WhoIs(worker.incarnation))
-                                  : "identity " + worker.identity;
+      const std::string who = Name(worker);
       Revoked& of = revoked[{id, who}];
       of.run = id;
       of.job = run->spec().name;

@@ -28,6 +28,7 @@ class Revocation {
 
  private:
   std::string WhyRevoked(const Run& run, const RunWorker& worker) const;
+  std::string Name(const RunWorker& worker) const;
 
   const Access* access_;
   const WorkerSocket* workers_;

@@ -327,6 +327,37 @@ TEST_F(Tenants, OneRevokedKeyIsGone) {
   EXPECT_TRUE(kept->Expect<HeartbeatAck>().has_value());
 }
 
+TEST_F(Tenants, AKeyThatIsRevokedWhileItsReaderWaitsIsInTheAuditLog) {
+  daemon_.Signal(SIGTERM);
+  ASSERT_EQ(daemon_.WaitForEnd(), 0);
+  admin_ = "tcp://127.0.0.1:*";
+  const CurveKeys look = NewCurveKeys().value();
+  alice_keys_ = Quoted(alice_) + ", " + Quoted(look);
+  WriteConfig();
+  ASSERT_TRUE(daemon_.Start()) << daemon_.log();
+  first_ = Worker(alice_, 11);
+  first_->Join("alice-1", 0);
+  zmq::context_t context;
+  zmq::socket_t reader(context, zmq::socket_type::req);
+  reader.set(zmq::sockopt::linger, 0);
+  reader.set(zmq::sockopt::curve_publickey, look.public_key);
+  reader.set(zmq::sockopt::curve_secretkey, look.secret_key);
+  reader.set(zmq::sockopt::curve_serverkey, server_.public_key);
+  reader.connect(daemon_.admin());
+  zmq::message_t reply;
+  reader.send(zmq::buffer(Encode(AdminRequest(ListRuns{}))), zmq::send_flags::none);
+  ASSERT_TRUE(reader.recv(reply));
+  reader.send(zmq::buffer(Encode(AdminRequest(
+                  ReadRecords{.run = first_->run(), .from = 1'000'000, .wait_ms = 10'000}))),
+              zmq::send_flags::none);
+  for (int i = 0; i < 3; ++i) (void)Ask(dave_, GetStatus{});  // the request is there by then
+  alice_keys_ = Quoted(alice_);
+  Reload();
+  ASSERT_TRUE(reader.recv(reply));
+  EXPECT_THAT(Audit(),
+              HasSubstr("key:" + look.public_key + "\" from \"127.0.0.1\": \"ask with prdctl"));
+}
+
 // It is evicted, and the workers that know it hear so; that of another key of the identity stays.
 TEST_F(Tenants, ARevokedKeyIsOutForTheOthersAtOnce) {
   const CurveKeys other = NewCurveKeys().value();
@@ -342,6 +373,8 @@ TEST_F(Tenants, ARevokedKeyIsOutForTheOthersAtOnce) {
   const std::optional<Gone> gone = second_->Expect<Gone>();
   ASSERT_TRUE(gone.has_value());
   EXPECT_EQ(gone->incarnations, std::vector<Incarnation>{11});
+  EXPECT_TRUE(daemon_.WaitForLog("key " + alice_.public_key + " of identity alice may not train"))
+      << daemon_.log();
   const std::optional<Released> released = first_->Expect<Released>();
   ASSERT_TRUE(released.has_value());
   EXPECT_THAT(released->reason, HasSubstr("evicted by a reload of"));
