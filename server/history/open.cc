@@ -74,6 +74,22 @@ rocksdb::ColumnFamilyOptions FamilyOptions(std::uint64_t bytes) {
   return options;
 }
 
+// What RocksDB writes as it opens: a manifest, a log. Where there is no room for these, it aborts.
+constexpr std::uint64_t kRoomToOpen = 1 << 20;
+
+// `reserve` bytes, or an eighth of the disk if that is less, and `bytes` must be free.
+Status CheckRoom(const std::string& dir, std::uint64_t reserve, std::uint64_t bytes) {
+  struct statvfs info {};
+  if (::statvfs(dir.c_str(), &info) != 0) return Status::Ok();  // the write will tell
+  const std::uint64_t total = std::uint64_t{info.f_blocks} * info.f_frsize;
+  const std::uint64_t free = std::uint64_t{info.f_bavail} * info.f_frsize;
+  const std::uint64_t needed = std::min(reserve, total / 8) + bytes;
+  if (free >= needed) return Status::Ok();
+  return Status(Code::kResourceExhausted,
+                "no room for the history in " + dir + ": " + std::to_string(free >> 10) +
+                    " KiB are free, " + std::to_string((needed + 1023) >> 10) + " KiB needed");
+}
+
 Status MakeDir(const std::string& dir) {
   if (::mkdir(dir.c_str(), 0700) == 0) return Status::Ok();
   // It holds what shows workers to be those of a run.
@@ -145,6 +161,7 @@ Status RocksHistory::OpenDb() {
   rocksdb::DB* db = nullptr;
   rocksdb::DBOptions options = DbOptions(read_only_, options_.bounds.bytes);
   if (!read_only_) {
+    PRD_RETURN_IF_ERROR(CheckRoom(dir_, 0, kRoomToOpen));
     files_ = std::make_shared<history::PatientFiles>();
     environment_ = rocksdb::NewCompositeEnv(files_);
     options.env = environment_.get();
@@ -210,15 +227,7 @@ Status RocksHistory::CheckSpace(std::size_t bytes) {
                   "no descriptors are left to open files of the history in " + dir_ +
                       " (LimitNOFILE, ulimit -n)");
   }
-  struct statvfs info {};
-  if (::statvfs(dir_.c_str(), &info) != 0) return Status::Ok();  // the write will tell
-  const std::uint64_t total = std::uint64_t{info.f_blocks} * info.f_frsize;
-  const std::uint64_t free = std::uint64_t{info.f_bavail} * info.f_frsize;
-  const std::uint64_t needed = std::min(options_.reserve_bytes, total / 8) + bytes;
-  if (free >= needed) return Status::Ok();
-  return Status(Code::kResourceExhausted, "no room for the history in " + dir_ + ": " +
-                                              std::to_string(free >> 20) + " MiB are free, " +
-                                              std::to_string(needed >> 20) + " MiB needed");
+  return CheckRoom(dir_, options_.reserve_bytes, bytes);
 }
 
 Status RocksHistory::Fail(const rocksdb::Status& status, const std::string& what) const {

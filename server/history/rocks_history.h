@@ -10,10 +10,10 @@
 //   snapshots  run -> index (8 bytes, little-endian), then the state before that record
 //
 // Errors. kDataLoss: records are damaged or missing; the message names run and index.
-// kResourceExhausted: the disk has no room; nothing was changed, and the same call works when there
-// is room again. kUnavailable: another failure of the disk; broken() is then true, and this object
-// writes no more, but acknowledged records are there for the next one. kAlreadyExists: another
-// process has the directory open.
+// kResourceExhausted: the disk has no room, as Open may find, too; nothing was changed, and the
+// same call works when there is room again. kUnavailable: another failure of the disk; broken() is
+// then true, and this object writes no more, but acknowledged records are there for the next one.
+// kAlreadyExists: another process has the directory open.
 //
 // Thread safety: one thread writes: it alone calls what is not const. JobOf, ListRuns,
 // ListLiveRuns, NextIndex, Read, ReadSnapshot and LastNow may run in any thread, beside the writer

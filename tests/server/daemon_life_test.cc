@@ -365,10 +365,11 @@ class SmallDisk {
     if (mounted_) ::umount2(at_.c_str(), MNT_DETACH);
   }
   bool mounted() const { return mounted_; }
-  void Fill() {
+  // But for so many bytes.
+  void Fill(std::uintmax_t left = 512 << 10) {
+    const std::uintmax_t size = std::filesystem::space(at_).available - left;
     const int fd = ::open((at_ + "/filler").c_str(), O_WRONLY | O_CREAT, 0600);
-    // As much as there is; the last try fails.
-    for (off_t size = 1 << 20; ::posix_fallocate(fd, 0, size) == 0;) size += 1 << 20;
+    EXPECT_EQ(::posix_fallocate(fd, 0, static_cast<off_t>(size)), 0);
     ::close(fd);
   }
   void MakeRoom() { ::unlink((at_ + "/filler").c_str()); }
@@ -408,6 +409,29 @@ TEST(DaemonLife, AFullDiskHoldsDecisionsUpAndLosesNone) {
   ASSERT_TRUE(daemon.Start()) << daemon.log();
   pair.Round(4);
   EXPECT_THAT(daemon.log(), Not(HasSubstr("set aside")));
+}
+
+// RocksDB aborts where it has no room for its own files.
+TEST(DaemonLife, OnAFullDiskItDoesNotStartAndLosesNothing) {
+  DaemonProcess daemon(Jobs("*"));
+  SmallDisk disk(daemon.state_dir());
+  if (!disk.mounted()) GTEST_SKIP() << "no file system may be mounted here";
+  const auto refuses = [&](std::uintmax_t free) {
+    disk.Fill(free);
+    const Ended ended = RunDaemon({"--config", daemon.config()});
+    EXPECT_EQ(ended.code, 1) << ended.output;
+    EXPECT_THAT(ended.output, HasSubstr("no room for the history in " + daemon.state_dir() + ": " +
+                                        std::to_string(free >> 10) + " KiB are free"));
+    disk.MakeRoom();
+  };
+  for (const std::uintmax_t free : {0, 24 << 10, 52 << 10, 100 << 10}) refuses(free);
+  ASSERT_TRUE(daemon.Start()) << daemon.log();
+  Pair pair(daemon);
+  pair.Round(1);
+  daemon.Kill();
+  for (const std::uintmax_t free : {0, 24 << 10, 48 << 10}) refuses(free);
+  ASSERT_TRUE(daemon.Start()) << daemon.log();
+  pair.Round(2);
 }
 
 // libzmq aborts a process when a peer goes whose messages fill the receive queue, and a heartbeat
