@@ -11,8 +11,11 @@
 
 namespace prd {
 
-// Lines go to stderr from now on: with time and level for a terminal or a file, with systemd's
-// priority marks when stderr is the journal. REQUIRES: level as in the config ("info").
+// Lines go to stderr from now on: with time (UTC) and level for a terminal or a file, with
+// systemd's priority marks when stderr is the journal. Where nobody reads, lines are left out and
+// counted; a caller waits for 0.2 s at most, and then for 10 s not at all. REQUIRES: level as in
+// the config
+// ("info").
 void StartLog(const std::string& level);
 void SetLogLevel(const std::string& level);
 
