@@ -52,6 +52,7 @@ void ReadIdentities(const TomlTable::Entry* entry, Config* config, ConfigErrors*
       continue;
     }
     Identity identity;
+    identity.line = node.line;
     FieldReader reader(node.table(), "identity", node.line, errors);
     DescribeIdentity(reader, &identity);
     reader.RefuseOthers();
@@ -83,11 +84,14 @@ void ReadRules(const TomlTable::Entry* entry, Config* config, ConfigErrors* erro
     }
     JobRule rule = ReadRule(node.table(), node.line, errors);
     for (const JobRule& earlier : config->jobs) {
-      if (earlier.pattern == rule.pattern && !rule.pattern.empty()) {
-        errors->Add(rule.line, "job.name: found " + TomlText(rule.pattern) +
-                                   " a second time, allowed is once: line " +
-                                   std::to_string(earlier.line) + " takes all its jobs");
-      }
+      if (rule.pattern.empty() || !GlobCovers(earlier.pattern, rule.pattern)) continue;
+      const bool same = earlier.pattern == rule.pattern;
+      errors->Add(rule.line, "job.name: found " + TomlText(rule.pattern) +
+                                 (same ? " a second time, allowed is once: line "
+                                       : " behind " + TomlText(earlier.pattern) +
+                                             ", allowed is before it: line ") +
+                                 std::to_string(earlier.line) + " takes all its jobs");
+      break;
     }
     config->jobs.push_back(std::move(rule));
   }

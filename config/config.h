@@ -80,6 +80,7 @@ struct Identity {
   // Bounds of its jobs' history.
   std::int64_t max_runs = 10'000;  // ended
   std::int64_t max_history_bytes = 0;
+  int line = 0;  // of the file, for messages
   friend bool operator==(const Identity&, const Identity&) = default;
 };
 

@@ -152,13 +152,13 @@ const TomlTable::Entry* FieldReader::Take(std::string_view key) {
 
 void FieldReader::Wrong(const TomlTable::Entry& entry, const TomlNode& found,
                         const std::string& allowed) {
-  wrong_ = true;
+  wrong_.push_back(entry.name);
   errors_->Add(entry.line,
                Path(entry.name) + ": found " + Describe(found) + ", allowed is " + allowed);
 }
 
 void FieldReader::Missing(std::string_view key, const std::string& allowed) {
-  wrong_ = true;
+  wrong_.emplace_back(key);
   errors_->Add(line_, Path(key) + ": found nothing, needed is " + allowed);
 }
 
@@ -198,14 +198,23 @@ void FieldReader::Table(std::string_view key, bool chosen, std::string_view,
   }
   FieldReader inner(entry == nullptr ? nullptr : entry->node.table(), Path(key),
                     entry == nullptr ? line_ : entry->line, errors_);
-  // What is wrong out here may be what a rule over all of it would look at.
-  inner.wrong_ = wrong_;
   describe(inner);
   inner.RefuseOthers();
 }
 
 void FieldReader::Check(const Status& status) {
-  if (status.ok() || wrong_) return;
+  if (wrong_.empty()) Report(status);
+}
+
+void FieldReader::CheckOver(std::initializer_list<std::string_view> keys, const Status& status) {
+  const auto wrong = [this](std::string_view key) {
+    return std::find(wrong_.begin(), wrong_.end(), key) != wrong_.end();
+  };
+  if (std::none_of(keys.begin(), keys.end(), wrong)) Report(status);
+}
+
+void FieldReader::Report(const Status& status) {
+  if (status.ok()) return;
   const std::string& what = status.message();
   const TomlTable::Entry* entry =
       table_ == nullptr ? nullptr : table_->Find(what.substr(0, what.find(':')));

@@ -50,6 +50,7 @@ class FieldReader final : public ListFields {
   void Table(std::string_view key, bool chosen, std::string_view help,
              const std::function<void(Fields&)>& describe) override;
   void Check(const Status& status) override;
+  void CheckOver(std::initializer_list<std::string_view> keys, const Status& status) override;
   void Texts(std::string_view key, std::vector<std::string>* value, Field::TextRule rule,
              std::string_view help, Need need) override;
 
@@ -64,13 +65,15 @@ class FieldReader final : public ListFields {
  private:
   void Wrong(const TomlTable::Entry& entry, const TomlNode& found, const std::string& allowed);
   void Missing(std::string_view key, const std::string& allowed);
+  void Report(const Status& status);
   std::string Path(std::string_view key) const;
 
   const TomlTable* table_;
   std::string path_;
   int line_;
   ConfigErrors* errors_;
-  bool wrong_ = false;  // a key of this table; rules over several keys would only repeat it
+  // Keys of this table. Rules over several keys would only repeat what is wrong with one.
+  std::vector<std::string> wrong_;
   std::vector<std::string> known_;
 };
 

@@ -9,6 +9,8 @@ namespace prd {
 // True when the whole text matches: * is any run of characters, ? any one, all others themselves.
 // Time is at most the product of the lengths, whatever the pattern.
 bool GlobMatches(std::string_view pattern, std::string_view text);
+// True only when all that the second pattern matches is matched by the first.
+bool GlobCovers(std::string_view pattern, std::string_view other);
 
 }  // namespace prd
 

@@ -361,7 +361,7 @@ void DescribeJob(Fields& fields, std::string* name, Field::TextRule rule, JobSpe
                "has lost (its state directory was emptied, or an older copy was put back). Such a "
                "start waits start_grace_ms for the others. A job's first start waits for all "
                "`workers`.");
-  fields.Check(CheckWorkers(*spec));
+  fields.CheckOver({"workers", "max_workers", "min_workers"}, CheckWorkers(*spec));
   fields.Whole("start_grace_ms", &spec->start_grace_ms, {0, kHourMs, "ms"},
                "How long that start waits for workers that have not come back. They join the "
                "running job later.");
@@ -372,7 +372,7 @@ void DescribeJob(Fields& fields, std::string* name, Field::TextRule rule, JobSpe
   fields.Whole("heartbeat_ms", &spec->heartbeat_ms, {1, kHourMs, "ms"},
                "Time between heartbeats, less than half of lease_ms. They come from a thread of "
                "the worker library, so a long step is not a death.");
-  fields.Check(CheckLease(*spec));
+  fields.CheckOver({"lease_ms", "heartbeat_ms"}, CheckLease(*spec));
   fields.Whole("death_grace_ms", &spec->death_grace_ms, {0, kHourMs, "ms"},
                "A worker whose connection has ended, as it does when its process ends, has this "
                "long to come back. After that it is dead as one whose lease has run out. Worker "
@@ -437,7 +437,7 @@ void DescribeJob(Fields& fields, std::string* name, Field::TextRule rule, JobSpe
     });
   }
   spec->engine = engines[chosen];
-  fields.Check(CheckBatch(*spec));
+  fields.CheckOver({"batch", "workers", "engine"}, CheckBatch(*spec));
 }
 
 }  // namespace prd

@@ -136,10 +136,11 @@ Result<Access> Access::Load(const Config& config) {
         continue;
       }
       const Result<std::uint32_t> number = Lookup(user);
-      if (!number.ok()) return number.status();
+      const std::string at = config.file + ":" + std::to_string(identity.line) + ": ";
+      if (!number.ok()) return Status(number.status().code(), at + number.status().message());
       const Rights* first = users.emplace(*number, rights).first->second;
       if (first != rights) {
-        return Status(Code::kInvalidArgument, "identity.users: found " + TomlText(user) +
+        return Status(Code::kInvalidArgument, at + "identity.users: found " + TomlText(user) +
                                                   ", user " + std::to_string(*number) +
                                                   ", in identity " + TomlText(identity.name) +
                                                   ", allowed is once: identity " +

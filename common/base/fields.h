@@ -165,6 +165,10 @@ class Fields {
                      const std::function<void(Fields&)>& describe) = 0;
   // A rule over several keys: ok or Wrong(). After the keys that the rule is about.
   virtual void Check(const Status& status) = 0;
+  // The same, of a rule that looks at these keys of the table alone.
+  virtual void CheckOver(std::initializer_list<std::string_view>, const Status& status) {
+    Check(status);
+  }
 
  protected:
   virtual void Add(const Field& field) = 0;

@@ -176,6 +176,29 @@ f.toml:10: daemon.log_level: found "loud" (a text), allowed is "trace", "debug",
 f.toml:11: surprise: unknown key; allowed are identity, daemon, job)");
 }
 
+TEST(ConfigTest, AWrongKeyHidesNoRuleOverOthers) {
+  EXPECT_EQ(ErrorOf(R"([[job]]
+name = "a"
+engine = "p-reduce"
+workers = "four"
+heartbeat_ms = 1500
+goal_steps = -1
+batch = -1
+[job.p-reduce]
+group_size = 1
+[job.hop]
+graph = [[0, 1], [2, 3]]
+)"),
+            R"(f.toml:4: job.workers: found "four" (a text), allowed is a whole number from 0 to )"
+            R"(1000000 (workers)
+f.toml:5: job.heartbeat_ms: found 1500, allowed is less than half of lease_ms (2000), so that one )"
+            R"(lost heartbeat is not a death
+f.toml:6: job.goal_steps: found -1, allowed is a whole number from 0 to 9007199254740992 (steps)
+f.toml:7: job.batch: found -1, allowed is a whole number from 0 to 2147483648 (samples)
+f.toml:9: job.p-reduce.group_size: found 1, allowed is 0 (chosen by prd) or 2 to 100000
+f.toml:11: job.hop.graph: found no path from rank 0 to rank 2, allowed is a connected graph)");
+}
+
 TEST(ConfigTest, EnginesCheckTheirOwnTables) {
   const std::string job = "[[job]]\nname = \"*\"\nengine = \"all-reduce\"\nworkers = 9\n";
   // History of one group cannot connect nine workers in threes, whichever engine is chosen now.
@@ -336,7 +359,8 @@ TEST(ConfigTest, ReadsIdentities) {
                                              .max_read_bytes_per_s = 7,
                                              .max_runs_per_minute = 60,
                                              .max_runs = 9,
-                                             .max_history_bytes = 1000}));
+                                             .max_history_bytes = 1000,
+                                             .line = 4}));
   EXPECT_EQ(config->identities[1].role, Role::kOperator);
 }
 
@@ -395,6 +419,27 @@ TEST(ConfigTest, JobsAreNeededNamedAndTakenOnce) {
               HasSubstr("f.toml:2: job.name: found \"\""));
   EXPECT_THAT(ErrorOf(std::string(kJob) + kJob),
               HasSubstr("f.toml:4: job.name: found \"*\" a second time, allowed is once: line 1"));
+}
+
+TEST(ConfigTest, ARuleThatAnEarlierOneHidesIsAnError) {
+  const auto rules = [](const std::string& first, const std::string& second) {
+    const std::string rest = "engine = \"p-reduce\"\n";
+    return "[[job]]\nname = \"" + first + "\"\n" + rest + "[[job]]\nname = \"" + second + "\"\n" +
+           rest;
+  };
+  EXPECT_EQ(ErrorOf(rules("*", "mnist*")),
+            "f.toml:4: job.name: found \"mnist*\" behind \"*\", allowed is before it: line 1 takes "
+            "all its jobs");
+  for (const auto& [first, second] :
+       {std::pair{"*", "?"}, {"m*", "mnist"}, {"m*t*", "mnist-*"}, {"a??", "ab?"}, {"*x", "?*x"}}) {
+    EXPECT_THAT(ErrorOf(rules(first, second)), HasSubstr("takes all its jobs"))
+        << first << ", " << second;
+    EXPECT_EQ(ErrorOf(rules(second, first)), "no error") << second << ", " << first;
+  }
+  for (const auto& [first, second] :
+       {std::pair{"a?", "a*"}, {"mnist", "mnist*"}, {"*a", "*b"}, {"a*b", "a*"}, {"ab?", "a??"}}) {
+    EXPECT_EQ(ErrorOf(rules(first, second)), "no error") << first << ", " << second;
+  }
 }
 
 TEST(ConfigTest, WhatIsNotTomlIsNamedWithItsLine) {

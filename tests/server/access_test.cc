@@ -97,8 +97,9 @@ TEST_F(Identities, SayWhatTheirsMayDo) {
   Find("");
   EXPECT_EQ(access_->local_users(), LocalUsers(std::set<std::uint32_t>{65531, 0}));
   config_.identities[0].users = {"no-such-user-here"};
+  config_.identities[0].line = 7;
   EXPECT_THAT(Access::Load(config_).status().message(),
-              HasSubstr("identity.users: found \"no-such-user-here\", which is no user"));
+              HasSubstr(":7: identity.users: found \"no-such-user-here\", which is no user"));
 }
 
 TEST_F(Identities, GiveAListedKeyNoMoreThanTheySay) {
