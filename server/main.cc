@@ -3,11 +3,14 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "common/io/curve.h"
@@ -22,6 +25,7 @@ namespace {
 
 constexpr int kFailed = 1;     // something that may be different the next time
 constexpr int kBadConfig = 2;  // the configuration or the command line
+constexpr std::string_view kIpc = "ipc://";
 
 constexpr const char* kAbout =
     "prd keeps data-parallel training fast when workers are unequal. It takes a ready signal per\n"
@@ -70,8 +74,37 @@ std::string Advice() {
 
 prd::Status CheckKeys(const prd::Config& config) {
   const std::string& file = config.daemon.curve_secret_key_file;
-  if (!file.empty()) PRD_RETURN_IF_ERROR(prd::ReadSecretKeyFile(file).status());
+  const prd::Status read = file.empty() ? prd::Status::Ok() : prd::ReadSecretKeyFile(file).status();
+  if (!read.ok()) {
+    return prd::Status(read.code(),
+                       config.file + ": daemon.curve_secret_key_file: " + read.message());
+  }
   return prd::Access::Load(config).status();
+}
+
+// Without the folder of this file or ipc endpoint a start would fail. The unit makes /run/prd and
+// /var/log/prd as it starts.
+prd::Status CheckFolder(const prd::Config& config, const char* key, std::string_view value) {
+  const std::string_view path = value.starts_with(kIpc) ? value.substr(kIpc.size()) : value;
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  std::error_code error;
+  if (folder.empty() || folder == "/run/prd" || folder == "/var/log/prd" ||
+      std::filesystem::exists(folder, error) || error) {
+    return prd::Status::Ok();
+  }
+  return prd::Status(prd::Code::kInvalidArgument,
+                     config.file + ": daemon." + key + ": found \"" + std::string(value) +
+                         "\", and there is no folder " + folder.string());
+}
+
+prd::Status CheckFolders(const prd::Config& config) {
+  const prd::DaemonConfig& daemon = config.daemon;
+  PRD_RETURN_IF_ERROR(CheckFolder(config, "audit_log", daemon.audit_log));
+  if (daemon.listen.starts_with(kIpc)) {
+    PRD_RETURN_IF_ERROR(CheckFolder(config, "listen", daemon.listen));
+  }
+  return daemon.admin.starts_with(kIpc) ? CheckFolder(config, "admin", daemon.admin)
+                                        : prd::Status::Ok();
 }
 
 // Blocked in this thread and, as they inherit it, in all that the libraries start.
@@ -89,6 +122,13 @@ int BlockSignals() {
 int Fail(const prd::Status& status, int code) {
   std::fprintf(stderr, "prd: %s\n", status.message().c_str());
   return code;
+}
+
+int Print(const std::string& text) {
+  if (std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0) return 0;
+  return Fail({prd::Code::kUnavailable,
+               std::string("the output cannot be written: ") + std::strerror(errno)},
+              kFailed);
 }
 
 // `ephemeral` may be null.
@@ -122,7 +162,9 @@ int main(int argc, char** argv) {
   CLI::App app{kAbout, "prd"};
   app.footer(kMore);
   app.add_option("--config", file, "The configuration file (TOML)")->capture_default_str();
-  app.add_flag("--check-config", check, "Print all errors of the configuration, and exit");
+  app.add_flag("--check-config", check,
+               "Print all errors of the configuration, and exit. An address in use, or a "
+               "max_connections above the limit on descriptors, only a start finds");
   app.add_flag("--list-keys", keys,
                "Print every key of the configuration: its default, and the values allowed");
   app.add_flag("--engines-json", engines,
@@ -156,14 +198,8 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kBadConfig;
   }
-  if (keys) {
-    std::printf("%s", prd::ConfigReference().c_str());
-    return 0;
-  }
-  if (engines) {
-    std::printf("%s", prd::EnginesJson().c_str());
-    return 0;
-  }
+  if (keys) return Print(prd::ConfigReference());
+  if (engines) return Print(prd::EnginesJson());
   auto config = prd::LoadConfig(file, prd::DaemonDefaults());
   if (config.status().code() == prd::Code::kNotFound) {
     return Fail({prd::Code::kNotFound, config.status().message() + "\n  " + Advice()}, kBadConfig);
@@ -179,10 +215,12 @@ int main(int argc, char** argv) {
     return Fail(status, kBadConfig);
   }
   if (check) {
-    std::printf(
-        "%s: ok: %zu [[job]], listens on %s\n", file.c_str(), config->jobs.size(),
-        config->daemon.listen.empty() ? "an ipc socket of its own" : config->daemon.listen.c_str());
-    return 0;
+    if (const prd::Status status = CheckFolders(*config); !status.ok()) {
+      return Fail(status, kBadConfig);
+    }
+    const std::string& listen = config->daemon.listen;
+    return Print(file + ": ok: " + std::to_string(config->jobs.size()) + " [[job]], listens on " +
+                 (listen.empty() ? "an ipc socket of its own" : listen) + "\n");
   }
   return Serve(std::move(*config), own.get());
 }

@@ -21,6 +21,7 @@
 namespace prd::curve_daemon_test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr const char* kJobs =
@@ -161,7 +162,8 @@ TEST_F(CurveDaemon, WrongKeyFilesAreNamed) {
   EXPECT_THAT(ended.output, HasSubstr("authorized:1: found a word of 3 characters"));
   ASSERT_EQ(::unlink((daemon_.dir() / "secret").c_str()), 0);
   EXPECT_THAT(RunDaemon({"--config", daemon_.config()}).output,
-              HasSubstr("secret: cannot be read"));
+              AllOf(HasSubstr("prd.toml: daemon.curve_secret_key_file: "),
+                    HasSubstr("secret: cannot be read")));
 }
 
 }  // namespace

@@ -2,7 +2,9 @@
 // does.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 
+#include <cstdlib>
 #include <fstream>
 
 #include "common/base/prng.h"
@@ -253,6 +255,36 @@ TEST(DaemonFlags, AConfigIsCheckedByLine) {
   }();
   EXPECT_EQ(open.code, 2);
   EXPECT_THAT(open.output, HasSubstr("prdctl keygen"));
+}
+
+// The folders that the unit makes may be missing.
+TEST(DaemonFlags, AFolderThatIsMissingIsFoundBeforeAStart) {
+  const ScratchDir dir;
+  const auto check = [&](const std::string& line) {
+    std::ofstream(dir / "prd.toml") << "[daemon]\n"
+                                    << line << "\n[[job]]\nname = \"*\"\nengine = \"p-reduce\"\n";
+    return RunDaemon({"--check-config", "--config", dir / "prd.toml"});
+  };
+  const std::string none = dir / "none";
+  for (const auto& [key, value] : {std::pair<std::string, std::string>{"audit_log", none + "/log"},
+                                   {"admin", "ipc://" + none + "/a.sock"},
+                                   {"listen", "ipc://" + none + "/w.sock"}}) {
+    const Ended ended = check(key + " = \"" + value + "\"");
+    EXPECT_EQ(ended.code, 2) << ended.output;
+    EXPECT_THAT(ended.output, HasSubstr("prd.toml: daemon." + key + ": found \"" + value +
+                                        "\", and there is no folder " + none));
+  }
+  EXPECT_EQ(check("audit_log = \"" + dir.path() + "/log\"").code, 0);
+  EXPECT_EQ(check("audit_log = \"/var/log/prd/log\"\nadmin = \"ipc:///run/prd/x.sock\"").code, 0);
+}
+
+TEST(DaemonFlags, OutputThatCannotBeWrittenIsAnError) {
+  for (const std::string flags : {"--list-keys", "--engines-json",
+                                  "--check-config --config " PRD_SOURCE_DIR "/config/prd.toml"}) {
+    const int status =
+        std::system((PRD_BIN_DIR "/prd " + flags + " > /dev/full 2> /dev/null").c_str());
+    EXPECT_EQ(WEXITSTATUS(status), 1) << flags;
+  }
 }
 
 TEST(DaemonFlags, TellWhatToDo) {
