@@ -64,6 +64,8 @@ if [ -x "$build/bin/prd" ]; then
   samples=$(sed -n 's/.*A commented sample is in \(.*\); copy it.*/\1/p' "$work/log")
   test "$samples" = "$work/prefix/share/prd" && test -f "$samples/prd.toml" ||
     { echo "prd names samples in $samples"; cat "$work/log"; exit 1; }
+  empty=$(find "$work/prefix/share" -type d -empty)
+  test -z "$empty" || { echo "empty folders are installed: $empty"; exit 1; }
 fi
 
 # Nothing but the public interface leaves the library.
