@@ -3,10 +3,12 @@
 #include <cstdio>
 #include <exception>
 
+#include "common/base/text.h"
+
 namespace prd {
 
 void LineLog::SayAt(Clock::time_point now, const std::string& line) {
-  std::string text = line;
+  std::string text = Harmless(line);  // others have written a part of it
   {
     const std::lock_guard lock(mutex_);
     while (!said_.empty() && now - said_.front() >= std::chrono::minutes(1)) said_.pop_front();

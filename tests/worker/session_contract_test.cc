@@ -725,6 +725,13 @@ TEST(LineLogTest, LinesAreLimitedAndWhatWasLeftOutIsCounted) {
   EXPECT_EQ(lines.size(), LineLog::kPerMinute + 1) << "the same at once";
 }
 
+TEST(LineLogTest, WhatOthersWroteIsOneHarmlessLine) {
+  std::vector<std::string> lines;
+  LineLog log([&lines](const std::string& line) { lines.push_back(line); });
+  log.Say("evicted: \x1b[2Jfor\nged");
+  EXPECT_EQ(lines.at(0), "evicted: ?[2Jfor?ged");
+}
+
 TEST(LineLogTest, ACallbackThatThrowsHarmsNobody) {
   LineLog log([](const std::string&) { throw std::runtime_error("no"); });
   EXPECT_NO_THROW(log.Say("line"));
