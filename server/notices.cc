@@ -56,8 +56,7 @@ void Notices::TellRefused(const std::string& job, const HelloRefused& refused) {
   std::uint64_t skipped = 0;
   LogLimit& limit = refused_log_.try_emplace(refused.code, 10 * kSecond).first->second;
   if (!limit.Allow(MonotonicNs(), &skipped)) return;
-  spdlog::warn("job {}: {} {} ({} more since the last such line)", job, RefusedWorker(refused),
-               refused.reason, skipped);
+  spdlog::warn("job {}: {} {}{}", job, RefusedWorker(refused), refused.reason, MoreSince(skipped));
 }
 
 void Notices::TellTrimmed(const RocksHistory::Trimmed& trimmed) {

@@ -199,9 +199,11 @@ void Recorder::Note(const Record& record) {
     }
     nonfinite_.erase(first, to);
     log_.End(run, record.now);
-    spdlog::log(told.empty() ? spdlog::level::info : kWarn, "run {} {}: {}{}", run,
-                ended->finished ? "is finished" : "ended", ended->reason,
-                told.empty() ? "" : "; with steps that were not finite: " + told);
+    const std::string how = ended->next != kNoRun ? "is switched"
+                            : ended->finished     ? format("is {}", meters::HowEnded(ended->reason))
+                                                  : "ended";
+    spdlog::log(told.empty() ? spdlog::level::info : kWarn, "run {} {}: {}{}", run, how,
+                ended->reason, told.empty() ? "" : "; with steps that were not finite: " + told);
   }
 }
 

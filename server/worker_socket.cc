@@ -147,9 +147,8 @@ bool WorkerSocket::Own(const WorkerEnvelope& envelope, const LinkToken& shown,
     std::uint64_t skipped = 0;
     if (foreign_log_.Allow(MonotonicNs(), &skipped)) {
       spdlog::warn(
-          "dropped a message in the name of rank {} of run {}, with the token of another process "
-          "({} more since the last such line)",
-          envelope.rank, envelope.run, skipped);
+          "dropped a message in the name of rank {} of run {}, with the token of another process{}",
+          envelope.rank, envelope.run, MoreSince(skipped));
     }
     return false;
   }
@@ -206,7 +205,7 @@ void WorkerSocket::Refuse(const Status& why) {
   ++counters_.malformed;
   std::uint64_t skipped = 0;
   if (malformed_log_.Allow(MonotonicNs(), &skipped)) {
-    spdlog::warn("refused {} ({} more since the last such line)", why.message(), skipped);
+    spdlog::warn("refused {}{}", why.message(), MoreSince(skipped));
   }
   SendTo({static_cast<const char*>(route_.data()), route_.size()},
          {.body = Refused{.code = why.code(), .reason = why.message()}});

@@ -42,6 +42,11 @@ class LogLimit {
   std::uint64_t skipped_ = 0;
 };
 
+// What a line says of those that LogLimit left out.
+inline std::string MoreSince(std::uint64_t skipped) {
+  return skipped == 0 ? "" : " (" + std::to_string(skipped) + " more since the last such line)";
+}
+
 }  // namespace prd
 
 #endif  // PRD_COMMON_IO_LOG_H_

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "engines/event.h"
+#include "engines/run_end.h"
 
 namespace prd::meters {
 
@@ -11,6 +12,10 @@ void Moved::Leave() {
   gone = true;
   lost = went->why != LeftReason::kLeft;
   gradients_lost = went->gradients;
+}
+
+const char* HowEnded(const std::string& reason) {
+  return reason.find(kJobIsDone) != std::string::npos ? "finished" : "left";
 }
 
 RunView::Change RunView::Apply(const Record& record) {

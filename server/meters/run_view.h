@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <string>
 
 #include "common/base/history.h"
 #include "common/base/plan.h"
@@ -37,6 +38,9 @@ struct Moved {
  private:
   void Leave();
 };
+
+// How a run's workers ended it (RunEnded::finished): "finished", with the final average, or "left".
+const char* HowEnded(const std::string& reason);
 
 // Follows a run. Memory is that of its workers and of the groups that run now, not of the history.
 class RunView {

@@ -11,6 +11,7 @@
 
 #include "config/config.h"
 #include "engines/p_reduce/options.h"
+#include "server/notices.h"
 #include "server/recorder.h"
 
 namespace prd::run_log_test {
@@ -77,6 +78,25 @@ TEST_F(RunLogTest, AWeekOfCopiesIsAFewThousandLines) {
   }
   EXPECT_EQ(told, copies);
   EXPECT_EQ(lines.back(), "info run 5 is finished: the job is done");
+}
+
+// In the words of `prdctl jobs`.
+TEST_F(RunLogTest, ARunThatItsWorkersLeftIsNotFinished) {
+  Write({kSecond}, RunEnded{.reason = "its last worker left", .finished = true});
+  EXPECT_EQ(Lines().back(), "info run 5 is left: its last worker left");
+  Write({kSecond}, RunEnded{.reason = "it goes on", .finished = true, .next = 6});
+  EXPECT_EQ(Lines().back(), "info run 5 is switched: it goes on");
+  Write({kSecond}, RunEnded{.reason = "its last worker was lost"});
+  EXPECT_EQ(Lines().back(), "info run 5 ended: its last worker was lost");
+}
+
+TEST_F(RunLogTest, OnlyARefusalThatFollowsOthersCountsThem) {
+  Notices notices;
+  notices.TellRefused("j", {.rank = 1, .host_name = "h", .pid = 9, .reason = "because"});
+  EXPECT_EQ(
+      Lines().back(),
+      "warning job j: " + RefusedWorker({.rank = 1, .host_name = "h", .pid = 9}) + " because");
+  EXPECT_EQ(MoreSince(2), " (2 more since the last such line)");
 }
 
 TEST_F(RunLogTest, WhatIsLeftOutIsTheNumberOfOneLine) {

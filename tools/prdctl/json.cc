@@ -7,7 +7,6 @@
 
 #include "common/base/static_schedule.h"
 #include "common/base/visit.h"
-#include "engines/run_end.h"
 #include "tools/prdctl/text.h"
 
 namespace prd::ctl {
@@ -108,7 +107,7 @@ const char* StateOfRun(const RunInfo& run) {
   if (run.next != kNoRun) return "switched";
   if (!run.begun) return "never began";
   if (!run.finished) return "lost";
-  return run.end.find(kJobIsDone) != std::string::npos ? "finished" : "left";
+  return meters::HowEnded(run.end);
 }
 
 Json ToJson(const RunInfo& run) {
