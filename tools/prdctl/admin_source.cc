@@ -124,7 +124,10 @@ class AdminSource : public HistorySource {
                                          reply.status().message());
     }
     if (auto* error = std::get_if<AdminError>(&*reply)) {
-      return Status(error->code == Code::kOk ? Code::kInternal : error->code, error->message);
+      // It answers, so it is not away, whatever else is.
+      const bool other = error->code == Code::kOk || error->code == Code::kUnavailable ||
+                         error->code == Code::kDeadlineExceeded;
+      return Status(other ? Code::kInternal : error->code, error->message);
     }
     if (auto* wanted = std::get_if<Reply>(&*reply)) return std::move(*wanted);
     return Status(Code::kDataLoss, "the daemon at " + options_.endpoint +

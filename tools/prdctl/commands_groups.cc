@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <set>
 
 #include "common/base/static_schedule.h"
 #include "engines/words.h"
@@ -108,6 +109,7 @@ class GroupsView {
     }
     schedules_.Add(record);
     RunView::Change change = view_.Apply(record);
+    if (change.came != nullptr) ranks_.insert(change.came->rank);
     if (live_) {
       if (change.formed != nullptr) Tell("formed", *change.formed);
       if (change.ended) Tell("ended", *change.ended);
@@ -154,6 +156,9 @@ class GroupsView {
   }
 
   const Plan& plan() const { return view_.plan(); }
+
+  // Ranks that workers have had.
+  const std::set<Rank>& ranks() const { return ranks_; }
 
   std::uint64_t next() const { return next_; }
   bool over() const { return over_; }
@@ -265,6 +270,7 @@ class GroupsView {
   const Console& console_;
   RunView view_;
   ScheduleTracker schedules_;
+  std::set<Rank> ranks_;
   std::map<GroupId, GroupRow> kept_;
   std::vector<Engine::Drawn> drawn_;
   Instant now_;
@@ -295,6 +301,15 @@ Status ShowGroupsOf(HistorySource& source, const RunInfo& info, const GroupsQuer
     view.Add(record);
     return true;
   }));
+  // Without its first records a run does not tell who was there.
+  if (query.filter.rank && !query.follow && info.first == 0 &&
+      !view.ranks().contains(*query.filter.rank)) {
+    const std::vector<Rank> ranks(view.ranks().begin(), view.ranks().end());
+    return Status(Code::kNotFound, "rank: found " + std::to_string(*query.filter.rank) +
+                                       ", in run " + std::to_string(info.run) +
+                                       (ranks.empty() ? " nobody has come yet"
+                                                      : " there are " + words::Ranks(ranks)));
+  }
   // What the records tell is shown in any case.
   Status present;
   if (!query.follow) {
@@ -364,12 +379,16 @@ Status ShowGroup(HistorySource& source, const std::string& run, GroupId id,
   if (!info.ok()) return info.status();
   RunView view;
   Instant now;
+  GroupId oldest = kNoGroup;
   GroupId newest = kNoGroup;
   std::optional<GroupRow> group;
   PRD_RETURN_IF_ERROR(ForEachRecord(source, info->run, 0, [&](const Record& record) {
     now = record.now;
     RunView::Change change = view.Apply(record);
-    if (change.formed != nullptr) newest = change.formed->id;
+    if (change.formed != nullptr) {
+      newest = change.formed->id;
+      if (oldest == kNoGroup) oldest = newest;
+    }
     if (change.ended && change.ended->id == id) group = std::move(change.ended);
     return !group;
   }));
@@ -379,8 +398,10 @@ Status ShowGroup(HistorySource& source, const std::string& run, GroupId id,
     return Status(
         Code::kNotFound,
         "group: found " + std::to_string(id) + ", in run " + std::to_string(info->run) +
-            (newest == kNoGroup ? " there is none yet"
-                                : " there are 1 to " + std::to_string(newest)) +
+            (newest == kNoGroup
+                 ? " there is none yet"
+                 : " there are " + std::to_string(oldest) + " to " + std::to_string(newest)) +
+            (info->first > 0 ? "; " + TrimmedText(*info) : "") +
             (FollowsSchedule(view.plan())
                  ? "; training groups are drawn by the workers and not reported "
                    "(`prdctl groups` shows their schedule)"

@@ -285,6 +285,17 @@ CLI::Validator IsCount() {
       "");
 }
 
+CLI::Validator IsFactor() {
+  return CLI::Validator(
+      [](const std::string& text) {
+        double factor = 0;
+        return CLI::detail::lexical_cast(text, factor) && factor > 0
+                   ? std::string()
+                   : "found \"" + text + "\", allowed is a number above 0";
+      },
+      "");
+}
+
 CLI::Validator IsShort() {
   return CLI::Validator(
       [](const std::string& text) {
@@ -419,7 +430,7 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
   stragglers
       ->add_option("--factor", f.slow_factor,
                    "A worker with steps this many times the median worker's counts as slow")
-      ->check(CLI::PositiveNumber)
+      ->check(IsFactor())
       ->capture_default_str();
 
   CLI::App* graph = add(

@@ -420,12 +420,13 @@ Status Serve(HistorySource& source, const std::string& listen, const Console& co
   const std::string token = Token();
   if (token.empty()) return Status(Code::kInternal, "the system gives no random bytes");
   Result<std::vector<RunInfo>> there = source.Runs();
+  if (there.status().code() == Code::kCancelled) return Status::Ok();  // by a signal
   if (!there.ok()) return there.status();
   Page page(source, std::move(*there));
   Result<std::unique_ptr<HttpServer>> server = HttpServer::Listen(*address);
   if (!server.ok()) {
     return Status(
-        Code::kUnavailable,
+        Code::kAlreadyExists,
         "--listen " + listen + ": cannot be listened on; is the port taken? Port 0 is any");
   }
   const Site site(&page, token, (*server)->port());

@@ -25,6 +25,23 @@ std::string JobNames(const std::vector<RunInfo>& runs) {
   return text;
 }
 
+// "1 to 3, 7, 9 to 12": the runs that there are.
+std::string RunNumbers(const std::vector<RunInfo>& runs) {
+  constexpr std::size_t kShown = 10;
+  std::string text;
+  std::size_t shown = 0;
+  for (std::size_t i = 0, end = 0; i < runs.size(); i = end) {
+    for (end = i + 1; end < runs.size() && runs[end].run == runs[end - 1].run + 1;) ++end;
+    const RunId last = runs[end - 1].run;
+    if (shown++ == kShown && end < runs.size()) {
+      return text + ", ..., " + std::to_string(runs.back().run);
+    }
+    text += (text.empty() ? "" : ", ") + std::to_string(runs[i].run) +
+            (end - i > 1 ? " to " + std::to_string(last) : "");
+  }
+  return text;
+}
+
 bool IsNumber(const std::string& words, RunId* id) {
   const auto parsed = std::from_chars(words.data(), words.data() + words.size(), *id);
   return parsed.ec == std::errc() && parsed.ptr == words.data() + words.size();
@@ -92,9 +109,8 @@ Result<RunInfo> FindRunIn(const std::vector<RunInfo>& runs, const std::string& w
   const auto newest = std::find_if(runs.rbegin(), runs.rend(),
                                    [&](const RunInfo& run) { return run.job == words; });
   if (newest != runs.rend()) return *newest;
-  return Status(Code::kNotFound,
-                "run: found \"" + words + "\", there are runs " + std::to_string(runs.front().run) +
-                    " to " + std::to_string(runs.back().run) + " of the jobs " + JobNames(runs));
+  return Status(Code::kNotFound, "run: found \"" + words + "\", there are runs " +
+                                     RunNumbers(runs) + " of the jobs " + JobNames(runs));
 }
 
 std::vector<RunInfo> RunsInTurn(const std::vector<RunInfo>& runs, const RunInfo& run) {

@@ -1,8 +1,11 @@
 // The program itself, on a history written as the daemon writes it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <csignal>
@@ -176,6 +179,12 @@ TEST_F(CliTest, ExitCodesAndMessages) {
   expect(FromFiles("explain minst"), 3, "run: found \"minst\"");
   expect(FromFiles("explain mnist two"), 2, "rank: found \"two\", allowed is a worker's rank");
   expect(FromFiles("group 70000"), 3, "group: found 70000");
+  expect(FromFiles("groups --rank 9"), 3, "rank: found 9, in run 2 there are ranks 0, 1, 2\n");
+  expect(FromFiles("groups --rank 2"), 0, "GROUP");
+  for (const char* factor : {"0", "-1", "x", "nan"}) {
+    expect(FromFiles(std::string("stragglers --factor ") + factor), 2,
+           std::string("--factor: found \"") + factor + "\", allowed is a number above 0\n");
+  }
   expect(FromFiles("status"), 1, "only a running daemon");
   expect(FromFiles("groups --follow"), 1, "only a running daemon");
   expect(FromFiles("--admin ipc:///x jobs"), 2, "--admin excludes --state-dir");
@@ -260,6 +269,21 @@ TEST_F(CliTest, KeysAreNewPairsThatAreNeverOverwritten) {
   EXPECT_EQ(Read(name + ".key"), secret);
 }
 
+TEST_F(CliTest, AnAddressThatIsTakenIsNoDaemonThatIsAway) {
+  const int taken = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {}, .sin_zero = {}};
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  ASSERT_EQ(bind(taken, reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(listen(taken, 1), 0);
+  ASSERT_EQ(getsockname(taken, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  const std::string port = std::to_string(ntohs(address.sin_port));
+  const Done done = FromFiles("serve --listen 127.0.0.1:" + port);
+  close(taken);
+  EXPECT_EQ(done.code, 1);
+  EXPECT_THAT(done.out, HasSubstr("cannot be listened on; is the port taken?"));
+}
+
 // ---- a daemon that answers as it is told ----
 
 class FakeDaemon {
@@ -322,6 +346,10 @@ TEST_F(CliTest, AsksADaemon) {
     EXPECT_THAT(done.out, HasSubstr("no such thing"));
   }
   {
+    FakeDaemon daemon(endpoint, {Reply(AdminError{Code::kUnavailable, "the history is stalled"})});
+    EXPECT_EQ(Prdctl("--admin " + endpoint + " jobs").code, 1) << "a daemon has answered";
+  }
+  {
     FakeDaemon daemon(endpoint, {"garbage"});
     EXPECT_EQ(Prdctl("--admin " + endpoint + " jobs").code, 5);
   }
@@ -356,6 +384,16 @@ TEST_F(CliTest, FollowEndsCleanlyOnCtrlC) {
   EXPECT_GE(told, 2u);
   EXPECT_EQ(formed, told + 1);  // the last one before, and all after
   EXPECT_GT(std::get<ReadRecords>(daemon.Requests().back()).wait_ms, 0u);
+}
+
+TEST_F(CliTest, ServeMayBeEndedBeforeTheDaemonAnswers) {
+  const std::string endpoint = "ipc://" + (*scratch_ / "serve.sock");
+  const std::string pid_file = *scratch_ / "pid";
+  FakeDaemon daemon(endpoint, {}, [&] { kill(std::stoi(Read(pid_file)), SIGINT); });
+  const Done done = Shell("echo $$ > " + pid_file + "; exec " + kProgram + "--admin " + endpoint +
+                          " --timeout-ms 60000 serve --listen 127.0.0.1:0 2>&1");
+  EXPECT_EQ(done.code, 0) << done.out;
+  EXPECT_EQ(done.out, "");
 }
 
 TEST_F(CliTest, ADaemonThatDoesNotAnswerIsExitCode4) {

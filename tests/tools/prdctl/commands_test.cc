@@ -250,7 +250,11 @@ TEST(FindRunTest, ByNumberNameOrNewest) {
   EXPECT_EQ(FindRun(source, "a")->run, 6u);
   EXPECT_EQ(FindRun(source, "5x")->run, 8u);
   EXPECT_EQ(FindRun(source, "7").status().message(),
-            "run: found \"7\", there are runs 3 to 8 of the jobs 5x, a, b");
+            "run: found \"7\", there are runs 3, 5 to 6, 8 of the jobs 5x, a, b");
+  for (RunId run = 10; run < 50; run += 2) source.Add({.run = run, .job = "a"}, {});
+  EXPECT_EQ(FindRun(source, "7").status().message(),
+            "run: found \"7\", there are runs 3, 5 to 6, 8, 10, 12, 14, 16, 18, 20, 22, ..., 48 of "
+            "the jobs 5x, a, b");
 }
 
 TEST(CommandsTest, LinksThatAreBrokenAreNamed) {

@@ -109,6 +109,22 @@ TEST(Trimmed, EveryCommandTellsWhatIsLeft) {
   }
 }
 
+TEST(Trimmed, GroupsThatWereRemovedAreNotInWhatThereIs) {
+  const std::vector<Record> all = Simulated(PReduceOptions{});
+  const Snapshot older = SnapshotBehind(all, all.size() / 2);
+  TrimmedSource source(all, older.index, older);
+  GroupId oldest = kNoGroup;
+  for (auto at = all.begin() + static_cast<std::ptrdiff_t>(older.index); oldest == kNoGroup; ++at) {
+    if (const auto* formed = std::get_if<GroupFormed>(&at->body)) oldest = formed->id;
+  }
+  ASSERT_GT(oldest, 1u);
+  std::ostringstream out;
+  const Status status = ShowGroup(source, "", 1, {.out = out, .json = false, .stop = nullptr});
+  EXPECT_EQ(status.code(), Code::kNotFound);
+  EXPECT_THAT(status.message(), HasSubstr(" there are " + std::to_string(oldest) + " to "));
+  EXPECT_THAT(status.message(), HasSubstr("; records 1 to "));
+}
+
 TEST(Trimmed, WithoutASnapshotItSaysWhyItCannotBeFollowed) {
   const std::vector<Record> all = Simulated(AllEngines().front());
   const Snapshot older = SnapshotBehind(all, all.size() / 2);
