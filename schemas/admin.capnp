@@ -96,6 +96,8 @@ struct DaemonStatus {
   nowNs @3 :Int64;    # the controller's clock, to be compared with Record.nowNs
   counters @4 :List(Counter);
   silences @5 :List(WorkerSilence);
+  stalledNs @6 :Int64;  # for so long the history could not be written; 0: it can be
+  stalled @7 :Text;   # why; empty, too, for those who are no operators
 }
 
 struct Counter {

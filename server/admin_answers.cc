@@ -77,7 +77,10 @@ AdminReply AdminAnswers::PartOf(const Rights& rights, const ReadSnapshot& read) 
 }
 
 DaemonStatus AdminAnswers::StatusFor(const Rights& rights, DaemonStatus status) const {
-  if (!rights.operates) status.counters.clear();
+  if (!rights.operates) {
+    status.counters.clear();
+    status.stalled.clear();
+  }
   std::erase_if(status.silences, [&](const WorkerSilence& silence) {
     const std::optional<std::string> job = history_->JobOf(silence.run);
     return !job || !rights.Covers(*job);

@@ -72,7 +72,9 @@ DaemonStatus DaemonCounts::StatusAt(Instant now) const {
                       .uptime_ns = MonotonicNs() - started_ns_,
                       .now = now,
                       .counters = Counters(),
-                      .silences = {}};
+                      .silences = {},
+                      .stalled_ns = of_.writer->StalledFor(now),
+                      .stalled = of_.writer->why_stalled()};
   std::uint64_t groups = 0;
   for (const auto& [engine, formed] : of_.recorder->groups()) groups += formed;
   status.counters.emplace_back("groups_formed", groups);

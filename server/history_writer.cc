@@ -33,6 +33,7 @@ bool HistoryWriter::Flush(Instant now) {
     spdlog::warn("recording again after {} ms; nothing was lost",
                  (now - *stalled_since_) / kMillisecond);
     stalled_since_.reset();
+    why_stalled_.clear();
     return true;
   }
   ++errors_;
@@ -51,6 +52,7 @@ bool HistoryWriter::Flush(Instant now) {
         "lost",
         status.message());
     stalled_since_ = now;
+    why_stalled_ = status.message();
     pause_ = kFirstPause;
   }
   retry_at_ = now + pause_;

@@ -3,8 +3,10 @@
 #ifndef PRD_SERVER_HISTORY_WRITER_H_
 #define PRD_SERVER_HISTORY_WRITER_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "common/base/time.h"
 #include "engines/controller.h"
@@ -23,6 +25,11 @@ class HistoryWriter {
   bool Flush(Instant now);
 
   bool stalled() const { return stalled_since_.has_value(); }
+  // For so long, at least 1; 0: it is not stalled.
+  DurationNs StalledFor(Instant now) const {
+    return stalled_since_ ? std::max<DurationNs>(1, now - *stalled_since_) : 0;
+  }
+  const std::string& why_stalled() const { return why_stalled_; }
   Instant retry_at() const { return retry_at_; }
   // A write failed half-way. The daemon ends, and the next one goes on from what is recorded.
   bool failed() const { return failed_; }
@@ -35,6 +42,7 @@ class HistoryWriter {
   const RocksHistory* history_;
   Metrics* metrics_;
   std::optional<Instant> stalled_since_;
+  std::string why_stalled_;
   Instant retry_at_;
   DurationNs pause_ = 0;  // before it is tried again
   bool failed_ = false;

@@ -155,10 +155,13 @@ struct DaemonStatus {
   Instant now;                    // the controller's clock, to be compared with Record::now
   std::vector<Counter> counters;  // by name
   std::vector<WorkerSilence> silences;
+  DurationNs stalled_ns = 0;  // for so long the history could not be written; 0: it can be
+  std::string stalled;        // why; empty, too, for those who are no operators
   static constexpr const char* kName = "daemon_status";
   static void Visit(auto& m, auto&& field) {
     field("version", m.version)("pid", m.pid)("uptime_ns", m.uptime_ns)("now_ns", m.now);
     field("counters", m.counters)("silences", m.silences);
+    field("stalled_ns", m.stalled_ns)("stalled", m.stalled);
   }
   friend bool operator==(const DaemonStatus&, const DaemonStatus&) = default;
 };

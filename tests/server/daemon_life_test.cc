@@ -392,6 +392,9 @@ TEST(DaemonLife, AFullDiskHoldsDecisionsUpAndLosesNone) {
   pair.b.Send(Ready{.iteration = 2});
   ASSERT_TRUE(daemon.WaitForLog("Until that works again nothing is decided or announced"));
   EXPECT_GE(daemon.Counter("history_errors"), 1u);  // it still answers
+  const auto status = [&] { return std::get<DaemonStatus>(daemon.Ask(GetStatus{})); };
+  EXPECT_GT(status().stalled_ns, 0);
+  EXPECT_THAT(status().stalled, HasSubstr("no room for the history"));
   EXPECT_THAT(Tcp().Get(port, "/readyz"), AllOf(StartsWith("HTTP/1.1 503"), HasSubstr("history")));
   EXPECT_THAT(Tcp().Get(port, "/healthz"), StartsWith("HTTP/1.1 200"));
   while (const auto early = pair.a.Receive(100)) {  // acknowledgements of before
@@ -403,6 +406,8 @@ TEST(DaemonLife, AFullDiskHoldsDecisionsUpAndLosesNone) {
   ASSERT_TRUE(ga && gb) << daemon.log();
   EXPECT_EQ(ga->id, gb->id);
   EXPECT_TRUE(daemon.WaitForLog("recording again after"));
+  EXPECT_EQ(status().stalled_ns, 0);
+  EXPECT_EQ(status().stalled, "");
   EXPECT_THAT(Tcp().Get(port, "/readyz"), StartsWith("HTTP/1.1 200"));
   pair.Round(3);
   daemon.Kill();

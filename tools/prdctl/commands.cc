@@ -52,6 +52,18 @@ Json PausedJson(const std::optional<PauseRow>& paused) {
   return {{"by", paused->by}, {"since_wall_ns", paused->since_wall_ns}, {"reason", paused->reason}};
 }
 
+void PrintStall(const std::optional<StallRow>& stalled, const Console& console) {
+  if (!stalled) return;
+  console.out << "the daemon's history has been stalled for " << words::Duration(stalled->for_ns)
+              << (stalled->reason.empty() ? "" : " (" + Harmless(stalled->reason) + ")")
+              << ": until it can be written nothing is decided, and workers wait for that\n";
+}
+
+Json StallJson(const std::optional<StallRow>& stalled) {
+  if (!stalled) return nullptr;
+  return {{"for_ns", stalled->for_ns}, {"reason", stalled->reason}};
+}
+
 // What else there is to say of the state of a run.
 std::string Besides(const std::optional<RunProgress>& of) {
   if (!of) return "";
@@ -233,6 +245,11 @@ Status ShowJobs(HistorySource& source, bool options, bool all_runs, const Consol
     if (!text.ok()) return text.status();
     texts.push_back(*std::move(text));
   }
+  std::optional<StallRow> stalled;
+  if (std::any_of(runs->begin(), runs->end(), [](const RunInfo& run) { return !run.ended; })) {
+    const Result<DaemonStatus> daemon = source.Daemon();
+    if (daemon.ok()) stalled = StallOf(*daemon);
+  }
   std::vector<std::optional<RunProgress>> progress;
   for (const RunInfo& run : *runs) progress.push_back(LoadProgress(source, run));
   if (console.json) {
@@ -248,9 +265,10 @@ Status ShowJobs(HistorySource& source, bool options, bool all_runs, const Consol
       all.back()["paused"] = of ? PausedJson(of->paused) : Json(nullptr);
       if (options) all.back()["options"] = texts[i];
     }
-    console.out << Dump({{"runs", std::move(all)}}) << '\n';
+    console.out << Dump({{"stalled", StallJson(stalled)}, {"runs", std::move(all)}}) << '\n';
     return Status::Ok();
   }
+  PrintStall(stalled, console);
   std::vector<Table::Column> columns = {{"RUN", Align::kRight},
                                         {"JOB"},
                                         {"ENGINE"},
@@ -344,10 +362,12 @@ Status Explain(HistorySource& source, const std::string& run, std::optional<Rank
     std::vector<Rank> ranks;
     for (const WorkerRow& w : present->workers) ranks.push_back(w.rank);
     return Status(Code::kNotFound, "rank: found " + std::to_string(*rank) + ", in " + Title(*info) +
-                                       " there are " + words::Ranks(ranks));
+                                       (ranks.empty() ? " nobody has come yet"
+                                                      : " there are " + words::Ranks(ranks)));
   }
   if (console.json) {
     console.out << Dump({{"run", ToJson(*info)},
+                         {"stalled", StallJson(present->stalled)},
                          {"paused", PausedJson(present->paused)},
                          {"warning", present->pace.empty() ? Json(nullptr) : Json(present->pace)},
                          {"workers", std::move(workers)},
@@ -355,6 +375,7 @@ Status Explain(HistorySource& source, const std::string& run, std::optional<Rank
                 << '\n';
     return Status::Ok();
   }
+  PrintStall(present->stalled, console);
   if (rank) {
     if (present->paused) console.out << Harmless(PausedText(*present->paused)) << '\n';
     PrintRefused(refusals, console);

@@ -314,6 +314,11 @@ std::optional<PauseRow> PauseOf(HistorySource& source, const RunInfo& info, cons
 
 }  // namespace
 
+std::optional<StallRow> StallOf(const DaemonStatus& daemon) {
+  if (daemon.stalled_ns == 0) return std::nullopt;
+  return StallRow{.for_ns = daemon.stalled_ns, .reason = daemon.stalled};
+}
+
 struct PresentReader::State {
   Replayer replayer;
   Trails trails;
@@ -344,6 +349,7 @@ Result<Present> LoadPresent(HistorySource& source, const RunInfo& run) {
   if (!daemon.ok() && daemon.status().code() != Code::kFailedPrecondition) return daemon.status();
   Present present = reader.Read(run, daemon.ok() ? &*daemon : nullptr);
   present.paused = PauseOf(source, run, *reader.run());
+  if (daemon.ok() && !run.ended) present.stalled = StallOf(*daemon);
   return present;
 }
 
@@ -357,7 +363,8 @@ Present PresentReader::Read(const RunInfo& info, const DaemonStatus* daemon) con
                   .workers = {},
                   .links = {},
                   .refusals = {},
-                  .paused = {}};
+                  .paused = {},
+                  .stalled = {}};
   std::map<Rank, DurationNs> silences;
   if (daemon != nullptr) {
     // A run that has ended is explained as of its end.

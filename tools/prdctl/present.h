@@ -62,6 +62,13 @@ struct PauseRow {
   std::int64_t since_wall_ns = 0;  // Unix time
 };
 
+// The daemon cannot record, so it decides nothing, whoever waits.
+struct StallRow {
+  DurationNs for_ns = 0;
+  std::string reason;  // empty: not told
+};
+std::optional<StallRow> StallOf(const DaemonStatus& daemon);
+
 // All workers that are there, and those of the records read that have gone, by rank. `now` is the
 // controller's clock from a daemon; from files it is the newest record's.
 struct Present {
@@ -72,7 +79,9 @@ struct Present {
   std::vector<WorkerRow> workers;
   std::vector<LinkRow> links;        // those that are broken, by a and b
   std::vector<RefusalRow> refusals;  // the newest 8, the newest first
-  std::optional<PauseRow> paused;    // LoadPresent's alone: a PresentReader does not tell it
+  // LoadPresent's alone: a PresentReader does not tell these two.
+  std::optional<PauseRow> paused;
+  std::optional<StallRow> stalled;
 };
 
 // Follows a run from its first record on.

@@ -16,6 +16,7 @@ namespace prd::ctl {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 TEST(CommandsTest, FollowGoesOnUntilTheRunEnds) {
   const auto records = MakeRun(1, PReduceSpec(2), {.step_ns = {10 * kMs, 11 * kMs}, .steps = 5});
@@ -140,6 +141,27 @@ TEST(CommandsTest, ExplainNamesWhoWasRefused) {
   ASSERT_EQ(json["refused"].size(), 1u);
   EXPECT_EQ(json["refused"][0]["rank"], 2);
   EXPECT_EQ(json["refused"][0]["code"], "invalid argument");
+}
+
+// Whoever waits then waits for the daemon.
+TEST(CommandsTest, AStalledHistoryIsSaidFirst) {
+  MemorySource source;
+  const std::vector<Record> records = MakeRun(
+      1, PReduceSpec(3), {.step_ns = {10 * kMs, 11 * kMs, 40 * kMs}, .steps = 99, .until_ms = 500});
+  source.Add(InfoOf(records), records);
+  const auto jobs = [&](auto& c) { return ShowJobs(source, false, false, c); };
+  const auto explain = [&](auto& c) { return Explain(source, "", std::nullopt, c); };
+  const auto explain_one = [&](auto& c) { return Explain(source, "", 1, c); };
+  source.Run({.now = records.back().now});
+  EXPECT_THAT(Text(jobs) + Text(explain) + Text(explain_one), testing::Not(HasSubstr("stalled")));
+  EXPECT_TRUE(Printed(explain)["stalled"].is_null());
+  source.Run({.now = records.back().now, .stalled_ns = 5 * kSecond, .stalled = "no room"});
+  const std::string line = "the daemon's history has been stalled for 5.0 s (no room): ";
+  EXPECT_THAT(Text(jobs), StartsWith(line));
+  EXPECT_THAT(Text(explain), StartsWith(line));
+  EXPECT_THAT(Text(explain_one), StartsWith(line));
+  EXPECT_EQ(Printed(explain)["stalled"]["for_ns"], 5 * kSecond);
+  EXPECT_EQ(Printed(jobs)["stalled"]["reason"], "no room");
 }
 
 // Job a went through runs 2, 4 and 5; another job's run 3 is between them.
