@@ -77,11 +77,21 @@ void Joiners::Fail(Rank rank, Rank source) {
     run_.roster.SetState(rank, WorkerState::kJoining);  // Admit gives it another source
   } else if (copies_.Stranded(rank)) {
     copies_.AddStranded(1);  // HelpStranded does, and until then its signal is held back
-  } else if (other == kNoRank) {
+  } else if (other == kNoRank && !Forks(rank)) {
     ready_.Release(rank, ReadySlot::kForReplica);  // no replica is better than its own
     return;
   }
   copies_.Later(rank);
+}
+
+bool Joiners::Forks(Rank rank) const {
+  if (!run_.AllOrNone(GroupKind::kTrain)) return false;
+  return std::any_of(groups_.all().begin(), groups_.all().end(), [&](const auto& running) {
+    const RunningGroup& group = running.second;
+    const auto is_member = [rank](const GroupShare& share) { return share.rank == rank; };
+    return group.kind == GroupKind::kTrain && group.iteration == run_.roster[rank].iteration &&
+           std::none_of(group.members.begin(), group.members.end(), is_member);
+  });
 }
 
 void Joiners::RetryCopies() {
@@ -96,6 +106,10 @@ void Joiners::RetryCopies() {
       copies_.Order(
           rank, source,
           failed == kNoRank ? "others have gone on" : RankName(failed) + " did not answer");
+      continue;
+    }
+    if (Forks(rank)) {
+      copies_.Later(rank);
       continue;
     }
     ready_.Release(rank, ReadySlot::kForReplica);  // no replica is better than its own

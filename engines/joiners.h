@@ -51,6 +51,8 @@ class Joiners {
  private:
   bool NothingRuns() const { return groups_.all().empty() && held_.empty(); }
   void Fail(Rank rank, Rank source);
+  // Others have lost the replica that this worker's came from, and make another one of that number.
+  bool Forks(Rank rank) const;
   void LeaveOlderBehind();
 
   const RunContext run_;
