@@ -30,9 +30,9 @@ class Frameworks(unittest.TestCase):
         return done.stdout
 
     def example(self, name, saved):
-        out = self.train(2, place.PACKAGE / f"examples/with_{name}.py")
+        out = self.train(3, place.PACKAGE / f"examples/with_{name}.py")
         weights = re.findall(r"weights \[\[(.*)\]\]", out)
-        self.assertEqual((len(weights), len(set(weights))), (2, 1), out)
+        self.assertEqual((len(weights), len(set(weights))), (3, 1), out)
         self.assertLess(max(abs(float(weight) - 1) for weight in weights[0].split(",")), 0.1)
         for samples, rate in re.findall(r"samples (\d+) lr (\S+)", out):
             # Ten epochs of the job, and what was in progress; a worker of a loaded machine hears late how far the job is.
