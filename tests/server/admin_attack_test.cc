@@ -115,7 +115,7 @@ TEST_F(AdminAttack, HalfGreetingsWithoutEndTakeNoDescriptors) {
               0);
     ExpectAlive();
   }
-  EXPECT_GE(daemon_.Counter("connections_refused"), 2000u);
+  EXPECT_GE(daemon_.Counter("connections_refused"), 1000u);  // others found no room to wait in
 }
 
 TEST_F(AdminAttack, PartsWithoutEndAreCut) {
