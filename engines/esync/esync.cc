@@ -13,7 +13,7 @@ namespace prd {
 
 namespace {
 
-// What a worker that was dropped has needed counts from here on up.
+// The longest iteration of a worker that was dropped grows from at least this.
 constexpr DurationNs kShortestStall = kMillisecond;
 // What takes longer counts as this long, so that sums and products stay far from overflow.
 constexpr DurationNs kLongestIteration = 24 * 3600 * kSecond;
@@ -217,8 +217,8 @@ void Esync::Query(Instant now, Rank rank, const Ready& ready, Effects* out) {
     out->emplace_back(
         QueryAnswered{.rank = rank, .ready = decision.ready, .reason = std::move(decision.reason)});
   }
-  if (decision.ready || (Delayed() && waits))
-    Set(rank, waits ? State::kWaiting : State::kReady, true);
+  const bool stops = decision.ready || (Delayed() && waits);
+  if (stops) Set(rank, waits ? State::kWaiting : State::kReady, true);
 }
 
 Esync::Decision Esync::QueryState(Instant now, Rank rank) const {

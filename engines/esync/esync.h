@@ -16,9 +16,9 @@
 //  - A worker that joins later counts from its first query on; until then it delays no other.
 //  - With stall_factor, a worker that all others wait for is taken out of the round when it is
 //    overdue, and while it catches up it does not keep others from being ready for longer than
-//    that either. It counts again from its next query on. A worker that has become slower than
-//    that is judged by what it has needed since: no longer than stall_factor times what was known,
-//    each time, so that one stall does not count for all that follow.
+//    that either. It counts again from its next query on. Its longest iteration then becomes the
+//    time since it was dropped, but at most stall_factor times what it was: a worker that stays
+//    slow is waited for again, and one long stall does not set the pace of the rounds that follow.
 //  - A worker that makes no other local iteration (Ready::last) is ready.
 //  - Rounds are committed, and what is older dropped (UpdateDropped), as in `backup`.
 #ifndef PRD_ENGINES_ESYNC_ESYNC_H_
