@@ -125,7 +125,7 @@ class ReplicaBookTest : public BookTest {
   // A group that forms then, after which two workers have these digests.
   void Group(std::int64_t ms, std::uint64_t one, std::uint64_t other, bool ok = true) {
     const GroupId id = ++groups_;
-    Seen(ms, GroupFormed{.id = id});
+    Seen(ms, GroupFormed{.id = id, .members = {{.rank = 0}, {.rank = 1}}});
     book_.Applied(1, id, one);
     book_.Applied(1, id, other);
     Seen(ms, GroupEnded{.id = id, .ok = ok});
@@ -156,6 +156,34 @@ TEST_F(ReplicaBookTest, AFaultMayMakeThemDifferAnew) {
   for (const int ms : {100, 200, 310}) Group(ms, 1, 2);
   book_.Flipped();
   Group(320, 1, 2);
+}
+
+TEST_F(ReplicaBookTest, ACopyOfOneThatIsReportedLaterMayMakeThemDifferAnew) {
+  Group(0, 1, 2);
+  Seen(10, AdoptOrdered{.rank = 0, .source = 1});
+  Seen(20, ReplicasDiffer{.group = 1, .ranks = {1}});
+  for (const int ms : {100, 200, 310, 410}) Group(ms, 1, 2);  // since 100
+  Seen(420, ReplicasDiffer{.group = 5, .ranks = {0, 1}});     // by the same copy
+  Breaks("difference-repaired", [&] { Group(430, 1, 2); });
+}
+
+TEST_F(ReplicaBookTest, NobodyCopiesOneThatIsReported) {
+  Group(0, 1, 2);
+  Seen(0, ReplicasDiffer{.group = 1, .ranks = {1}});
+  Seen(10, AdoptOrdered{.rank = 0, .source = 1});
+  for (const int ms : {100, 200, 310}) Group(ms, 1, 2);
+  Seen(315, ReplicasDiffer{.group = 4, .ranks = {0}});
+  Seen(316, ReplicasDiffer{.group = 4, .ranks = {0, 1}});
+  Breaks("difference-repaired", [&] { Group(320, 1, 2); });
+}
+
+TEST_F(ReplicaBookTest, WhoSharedAnEqualReplicaSinceItsCopySpreadsNothing) {
+  Seen(0, AdoptOrdered{.rank = 0, .source = 1});
+  Group(0, 1, 1);
+  Group(10, 1, 2);
+  Seen(20, ReplicasDiffer{.group = 2, .ranks = {1}});
+  for (const int ms : {100, 200, 320}) Group(ms, 1, 2);
+  Breaks("difference-repaired", [&] { Group(330, 1, 2); });
 }
 
 TEST_F(ReplicaBookTest, WhatIsToldIsTrue) {

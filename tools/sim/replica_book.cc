@@ -13,6 +13,10 @@ ReplicaBook::ReplicaBook(const World* world)
       may_differ_(Differ(world->workload.faults) && world->workload.job.check_replicas_ms > 0),
       every_(world->workload.job.check_replicas_ms * kMillisecond) {}
 
+bool ReplicaBook::Told(Rank rank) const {
+  return std::find(told_.begin(), told_.end(), rank) != told_.end();
+}
+
 void ReplicaBook::Applied(RunId run, GroupId group, std::uint64_t digest) {
   if (on_ && run == run_) digests_[group].push_back(digest);
 }
@@ -24,13 +28,20 @@ void ReplicaBook::Seen(RunId run, const Record& record) {
     run_ = run;
     digests_.clear();
     formed_.clear();
+    copies_.clear();
     untold_ = differ_ = {};
     told_.clear();
   }
   if (!on_ || run != run_ || world_->forgot) return;
   if (const auto* formed = std::get_if<GroupFormed>(&record.body);
       formed != nullptr && formed->kind == GroupKind::kTrain) {
-    formed_[formed->id] = record.now;
+    Formed& entry = formed_[formed->id];
+    entry.at = record.now;
+    for (const GroupShare& member : formed->members) entry.members.push_back(member.rank);
+  }
+  if (const auto* copy = std::get_if<AdoptOrdered>(&record.body); copy != nullptr) {
+    copies_.erase(copy->rank);
+    if (!Told(copy->source)) copies_[copy->rank] = copy->source;
   }
   if (const auto* left = std::get_if<WorkerLeft>(&record.body);
       left != nullptr && left->why != LeftReason::kPaused) {
@@ -43,7 +54,7 @@ void ReplicaBook::Seen(RunId run, const Record& record) {
 void ReplicaBook::OnEnded(const GroupEnded& ended) {
   const auto formed = formed_.find(ended.id);
   if (formed == formed_.end()) return;
-  const Instant at = formed->second;
+  const Formed group = std::move(formed->second);
   formed_.erase(formed);
   const std::vector<std::uint64_t> digests = std::exchange(digests_[ended.id], {});
   digests_.erase(ended.id);
@@ -51,6 +62,9 @@ void ReplicaBook::OnEnded(const GroupEnded& ended) {
                             [&](std::uint64_t digest) { return digest == digests[0]; });
   if (!ended.ok || last_equal_) {
     untold_ = differ_ = {};
+    if (ended.ok) {
+      for (const Rank rank : group.members) copies_.erase(rank);
+    }
     return;
   }
   // The groups before this one: what is reported after a group follows its end.
@@ -65,21 +79,24 @@ void ReplicaBook::OnEnded(const GroupEnded& ended) {
     throw Violation("difference-repaired", text + "and are not repaired");
   }
   for (Span* span : {&untold_, &differ_}) {
-    if (!span->from) span->from = at;
-    span->to = at;
+    if (!span->from) span->from = group.at;
+    span->to = group.at;
   }
   if (!told_.empty()) untold_ = {};
 }
 
 void ReplicaBook::OnReported(const ReplicasDiffer& differ) {
-  const bool more = std::any_of(differ.ranks.begin(), differ.ranks.end(), [this](Rank rank) {
-    return std::find(told_.begin(), told_.end(), rank) == told_.end();
-  });
-  if (more && last_equal_) {
+  std::vector<Rank> more = differ.ranks;
+  std::erase_if(more, [this](Rank rank) { return Told(rank); });
+  if (!more.empty() && last_equal_) {
     throw Violation("difference-true", "replicas are equal after group " +
                                            std::to_string(differ.group) +
                                            ", and reported to differ: " + differ.reason);
   }
+  const auto spread = [&more](const auto& copy) {
+    return std::find(more.begin(), more.end(), copy.second) != more.end();
+  };
+  if (std::erase_if(copies_, spread) > 0) differ_ = {};
   told_ = differ.ranks;
   untold_ = {};
 }

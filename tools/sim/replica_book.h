@@ -6,7 +6,9 @@
 //                        latest
 //   difference-true      what is reported to differ then does
 //   difference-repaired  with on_divergence = "repair" no replicas differ for longer than three
-//                        times that, while all groups succeed and nothing makes them differ anew
+//                        times that, while all groups succeed and nothing makes them differ anew.
+//                        A worker that was told to copy a replica before that one was reported
+//                        may make them differ anew
 #ifndef PRD_TOOLS_SIM_REPLICA_BOOK_H_
 #define PRD_TOOLS_SIM_REPLICA_BOOK_H_
 
@@ -37,8 +39,14 @@ class ReplicaBook {
   void Flipped() { differ_ = {}; }
 
  private:
+  struct Formed {
+    Instant at;
+    std::vector<Rank> members;
+  };
+
   void OnEnded(const GroupEnded& ended);
   void OnReported(const ReplicasDiffer& differ);
+  bool Told(Rank rank) const;
 
   const World* world_;
   bool may_differ_;  // faults make replicas differ, and are looked for
@@ -46,13 +54,16 @@ class ReplicaBook {
   const DurationNs every_;
   RunId run_ = kNoRun;
   std::map<GroupId, std::vector<std::uint64_t>> digests_;
-  std::map<GroupId, Instant> formed_;
+  std::map<GroupId, Formed> formed_;
   struct Span {  // of groups that all succeeded and left replicas that differ: when they formed
     std::optional<Instant> from;
     Instant to;
   };
   Span untold_, differ_;
-  std::vector<Rank> told_;   // who differ, as the history says
+  std::vector<Rank> told_;  // who differ, as the history says
+  // By taker: the source of a copy that was ordered before that source was reported, until a group
+  // with the taker leaves equal replicas.
+  std::map<Rank, Rank> copies_;
   bool last_equal_ = false;  // the newest group that has ended left equal replicas
 };
 
