@@ -3,7 +3,7 @@
 Not part of the tests. Usage: predicted_by_hand.py BIN_DIR [--engine ENGINE ...] [--mib MIB ...] [--rounds N]
 
 A JSON line per run. `alone_ms`: a step of one worker in a job of one, which is what prdsim is given as [compute]; `measured` and
-`predicted`: steps per second of a worker; `ratio`: measured / predicted. The link is given as what TCP has of it: 1448 of each
+`predicted`: steps per second of a worker after the first 5, in 40 and in 400; `ratio`: measured / predicted. The link is given as what TCP has of it: 1448 of each
 1514 bytes."""
 import argparse
 import json
@@ -16,7 +16,7 @@ import hosts
 
 WORKERS = 4
 MB_PER_S = 125 * 1448 / 1514
-SKIPPED, COUNTED = 5, 40  # steps
+SKIPPED, COUNTED, PREDICTED = 5, 40, 400  # steps
 STEP_MS = {1: 50, 64: 500}
 
 
@@ -38,9 +38,9 @@ def measured(bin_dir, at, engine, workers, mib, step_ms):
     return sum(rates) / len(rates)
 
 
-def predicted(bin_dir, engine, mib, alone_ms):
+def virtual_s(bin_dir, engine, mib, alone_ms, steps):
     name, options = table(engine)
-    text = (f"[cluster]\nworkers = {WORKERS}\nworkers_per_host = 1\nsteps = {COUNTED}\nseconds = 10000.0\n"
+    text = (f"[cluster]\nworkers = {WORKERS}\nworkers_per_host = 1\nsteps = {steps}\nseconds = 10000.0\n"
             f'[compute]\nmodel = "constant"\nmean_ms = {alone_ms}\n'
             f"[reduce]\nbytes = {mib << 20}.0\nbandwidth_mb_per_s = {MB_PER_S}\n"
             f'[job]\nname = "sim"\nengine = "{name}"\n[job.{name}]\n{options}')  # fmt: skip
@@ -50,7 +50,13 @@ def predicted(bin_dir, engine, mib, alone_ms):
         run = subprocess.run([f"{bin_dir}/prdsim", "run", workload.name, "--json"], capture_output=True, text=True)
     if run.returncode != 0:
         sys.exit(run.stderr)
-    return COUNTED / json.loads(run.stdout)["seconds"]
+    return json.loads(run.stdout)["seconds"]
+
+
+def predicted(bin_dir, engine, mib, alone_ms):
+    """Without the start and the end, which both runs have."""
+    first, all_ = (virtual_s(bin_dir, engine, mib, alone_ms, steps) for steps in (SKIPPED, SKIPPED + PREDICTED))
+    return PREDICTED / (all_ - first)
 
 
 def main():
