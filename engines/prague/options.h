@@ -43,8 +43,10 @@ struct PragueOptions {
                   "and leaves out those that are far behind. \"static\" (section 4.2): rules that "
                   "need no controller, and wait for a slow worker.");
     fields.Whole("group_size", &group_size, {2, 100'000, "workers", {2, 5}},
-                 "Workers per group; fewer joined workers are one group. Larger groups mix models "
-                 "more per step and wait more, for members or for other groups. 3 is the paper's "
+                 "Workers per group, or all where they are fewer. \"smart\" makes floor(n / "
+                 "group_size) groups of n workers: fewer than twice group_size are one group of "
+                 "all, at the slowest worker's pace without overlap. Larger groups mix models more "
+                 "per step and wait more, for members or for other groups. 3 is the paper's "
                  "(section 7.1.3). \"static\" has sizes of its own.");
     fields.Whole("section_length", &section_length, {1, 100'000, "steps", {1, 2}},
                  "Every how many steps a worker asks for a group. More spend less time on averages "
