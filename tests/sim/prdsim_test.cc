@@ -107,6 +107,23 @@ TEST(Prdsim, SweepAndCompareSpeakJson) {
   for (const Json& row : rows) EXPECT_EQ(row["runs"], 1) << compare.text;
 }
 
+// The slow worker makes its steps alone once the others have finished: that time does not count.
+TEST(Prdsim, ComparesWhatAllWorkersDoTogether) {
+  for (const char* limit : {" --steps 40", " --steps 0 --seconds 21"}) {
+    const Output json = Prdsim("compare " + kStraggler + limit +
+                               " --json --engine all-reduce --engine hop --engine p-reduce");
+    const Json rows = Json::parse(json.text, nullptr, false);
+    ASSERT_EQ(rows.size(), 3u) << json.text;
+    EXPECT_EQ(rows[0]["engine"], "p-reduce") << json.text;
+    EXPECT_GT(rows[0]["steps_per_s"].get<double>(), 50);  // of 72
+    for (const Json& row : rows) {
+      if (row["engine"] != "all-reduce") continue;
+      EXPECT_NEAR(row["steps_per_s"].get<double>(), 8 * row["updates_per_s"].get<double>(), 1e-6);
+      EXPECT_NEAR(row["bytes_per_step"].get<double>(), 2 * 7. / 8 * 4e6, 1);
+    }
+  }
+}
+
 TEST(Prdsim, ASweepKeepsToTheEngineItIsGiven) {
   const std::string sweep = "sweep " + kData + "faults/everything.toml --once --json --seeds 40";
   for (const char* engine : {"eager", "p-reduce:group_size=4", "backup:backups=3"}) {
@@ -261,6 +278,7 @@ TEST(Prdsim, ErrorsAndUsage) {
   EXPECT_THAT(mutation.text, HasSubstr("dead-in-queue"));
   EXPECT_EQ(Prdsim("replay " + kStraggler).code, 1);  // no history
   EXPECT_THAT(Prdsim("keys").text, HasSubstr("faults.controller_dies_per_s = 0.0"));
+  EXPECT_THAT(Prdsim("compare --help").text, HasSubstr("\n  of_bound "));
 }
 
 TEST(Prdsim, LinksNeitherZeroMqNorRocksDb) {

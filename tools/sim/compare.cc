@@ -12,6 +12,16 @@ std::string FirstLine(const std::string& text) {
   return line;
 }
 
+// Where groups tell no bytes: of the whole run, its start and its end included.
+double BytesPerStep(const RunResult& run) {
+  Work work = run.stats.throughput.Done();
+  if (work.bytes == 0) {
+    work = {.bytes = run.bytes};
+    for (const WorkerStats& worker : run.stats.workers) work.steps += worker.steps;
+  }
+  return work.steps > 0 ? static_cast<double>(work.bytes) / static_cast<double>(work.steps) : 0;
+}
+
 Compared CompareOne(Workload workload, const EngineOptions& engine, std::uint64_t first_seed,
                     std::uint64_t seeds) {
   workload.job.engine = engine;
@@ -27,21 +37,23 @@ Compared CompareOne(Workload workload, const EngineOptions& engine, std::uint64_
       row.time_to_target_s += static_cast<double>(run.target->at.ns) / 1e9;
       row.updates_to_target += static_cast<double>(run.target->updates);
     }
-    double steps = 0;
     double idle = 0;
     for (const WorkerStats& worker : run.stats.workers) {
-      steps += static_cast<double>(worker.steps);
       idle += worker.IdleShare() / static_cast<double>(run.stats.workers.size());
     }
     row.updates_per_s += share * run.updates_per_s;
     if (run.bound_updates_per_s > 0) {
       row.bound_share += share * run.updates_per_s / run.bound_updates_per_s;
     }
-    row.steps_per_s += run.seconds > 0 ? share * steps / run.seconds : 0;
+    const Throughput& throughput = run.stats.throughput;
+    if (throughput.Seconds() > 0) {
+      const auto steps = static_cast<double>(throughput.Done().steps);
+      row.steps_per_s += share * steps / throughput.Seconds();
+    }
     row.idle_share += share * idle;
     row.staleness += share * run.stats.staleness.Mean();
     row.gap += share * run.stats.gap.Mean();
-    row.bytes_per_step += steps > 0 ? share * static_cast<double>(run.bytes) / steps : 0;
+    row.bytes_per_step += share * BytesPerStep(run);
     if (!run.curve.empty()) row.loss = row.loss.value_or(0) + share * run.curve.back().loss;
     if (run.rho) row.rho = row.rho.value_or(0) + share * *run.rho;
     if (seed == first_seed) row.curve = std::move(run.curve);

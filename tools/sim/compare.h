@@ -26,11 +26,12 @@ struct Compared {
   double updates_to_target = 0;
   double updates_per_s = 0;
   double bound_share = 0;  // of bound_updates_per_s
-  double steps_per_s = 0;  // local steps of all workers together
+  // Local steps of all workers together, and bytes of each, while the updates were measured.
+  double steps_per_s = 0;
+  double bytes_per_step = 0;
   double idle_share = 0;
   double staleness = 0;
   double gap = 0;
-  double bytes_per_step = 0;
   std::optional<double> loss;  // the last one; nullopt: there is no objective
   std::optional<double> rho;
   std::vector<LossPoint> curve;  // of the first run

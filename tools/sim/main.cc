@@ -164,6 +164,22 @@ int main(int argc, char** argv) {
       ->check(Whole(1, kMostSeeds))
       ->capture_default_str();
   compare->add_option("--loss", options.loss, "Draw the losses over time into this SVG file");
+  compare->footer(
+      "Columns, each the mean over the seeds:\n"
+      "  to_target_s  virtual seconds until the target loss was met; of the runs that met it\n"
+      "  updates      until then; of the same runs\n"
+      "  reached      runs that met the target loss, of all\n"
+      "  updates/s    groups, rounds or, without them, steps that were answered, from the first to "
+      "the last before a worker finished\n"
+      "  of_bound     updates/s, of what no grouping could exceed with free communication\n"
+      "  steps/s      local steps of all workers together, in the same time\n"
+      "  idle         of the workers' time, what they neither computed nor reduced; whole run\n"
+      "  stale        iterations that what a worker averages with or reads is behind; whole run\n"
+      "  gap          iterations between the first and the last worker; whole run\n"
+      "  rho          of the mean matrix of the groups: 1 - rho is the spectral gap; whole run\n"
+      "  MB/step      1e6 bytes between workers per local step, in the time of updates/s\n"
+      "  loss         at the end, where the workload has an objective\n"
+      "Rows are in the order of reached and to_target_s, and without a target loss of steps/s.");
   compare->callback([&] { code = prd::sim::RunCompare(options); });
 
   CLI::App* replay = app.add_subcommand(

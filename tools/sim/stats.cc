@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "tools/spectrum/spectrum.h"
 
@@ -43,17 +44,24 @@ std::int64_t Histogram::Quantile(double share) const {
 
 // ---- throughput ----
 
-void Throughput::Add(Instant now, std::uint64_t members) {
+void Throughput::Add(Instant now, std::uint64_t members, const Work& work) {
   ++updates_;
   if (over_) return;
-  if (measured_++ == 0) first_ = now;
   last_ = now;
+  last_work_ = work;
   members_ += members;
+  if (measured_++ > 0) return;
+  first_ = now;
+  first_work_ = work;
 }
 
 double Throughput::PerSecond() const {
-  const auto ns = static_cast<double>(last_ - first_);
-  return ns > 0 ? static_cast<double>(measured_ - 1) / (ns / 1e9) : 0;
+  return Seconds() > 0 ? static_cast<double>(measured_ - 1) / Seconds() : 0;
+}
+
+Work Throughput::Done() const {
+  return {.steps = last_work_.steps - first_work_.steps,
+          .bytes = last_work_.bytes - first_work_.bytes};
 }
 
 // ---- the mean matrix ----
@@ -128,6 +136,7 @@ Stats::Stats(std::int64_t worker_count, bool keep_slices, std::size_t slice_limi
       own_counts_(own_counts),
       answers_(answers),
       slice_limit_(slice_limit),
+      seen_(workers.size()),
       matrix_(workers.size()) {}
 
 void Stats::AddSlice(std::uint32_t worker, Slice::Kind kind, Instant from, Instant to) {
@@ -136,6 +145,8 @@ void Stats::AddSlice(std::uint32_t worker, Slice::Kind kind, Instant from, Insta
                     : kind == Slice::Kind::kWait  ? of.waited
                                                   : of.reduced;
   sum += to - from;
+  work_.steps += of.steps - std::exchange(seen_[worker].steps, of.steps);
+  work_.bytes += of.sent - std::exchange(seen_[worker].bytes, of.sent);
   if (keep_slices_ && slices.size() < slice_limit_) slices.push_back({worker, kind, from, to});
 }
 
@@ -158,6 +169,7 @@ void Stats::Seen(const Record& record) {
     const auto* ready = std::get_if<Ready>(&from->envelope.body);
     dropped += ready != nullptr ? ready->dropped : 0;
     suppressed += ready != nullptr ? ready->suppressed : 0;
+    if (const auto* of = std::get_if<Finished>(&from->envelope.body)) OnFinished(*of);
   }
   if (std::holds_alternative<LeaseExpired>(record.body)) ++expired;
   if (std::holds_alternative<AdoptOrdered>(record.body)) ++adoptions;
@@ -176,7 +188,11 @@ void Stats::OnAnswered(Instant now, const QueryAnswered& answered) {
   if (worker < workers.size()) workers[worker].skipped += answered.next - answered.iteration;
   iterations_.MoveTo(answered.rank, answered.next);
   AddGap();
-  throughput.Add(now, 1);
+  throughput.Add(now, 1, work_);
+}
+
+void Stats::OnFinished(const Finished& finished) {
+  if (running_.contains(finished.group)) work_.bytes += finished.bytes;
 }
 
 void Stats::AddGap() {
@@ -226,7 +242,7 @@ void Stats::Unreported(Instant now, const GroupFormed& formed) {
 }
 
 void Stats::Succeeded(Instant now, const GroupFormed& formed) {
-  throughput.Add(now, static_cast<std::uint64_t>(Contributors(formed)));
+  throughput.Add(now, static_cast<std::uint64_t>(Contributors(formed)), work_);
   if (formed.kind != GroupKind::kRound) matrix_.Add(formed);
 }
 

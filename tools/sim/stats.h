@@ -57,25 +57,35 @@ class Histogram {
   std::uint64_t total_ = 0;
 };
 
+// What all workers have done for training together.
+struct Work {
+  std::int64_t steps = 0;
+  std::uint64_t bytes = 0;  // sent between workers; groups that are in no history tell none
+};
+
 // Updates: training groups, rounds and answers that succeeded. Those until the first worker
 // finishes are measured.
 class Throughput {
  public:
   // A worker has finished.
   void End() { over_ = true; }
-  // One of so many members.
-  void Add(Instant now, std::uint64_t members);
+  // One of so many members; `work`: all of it so far.
+  void Add(Instant now, std::uint64_t members, const Work& work);
 
   std::uint64_t updates() const { return updates_; }    // in all
   std::uint64_t measured() const { return measured_; }  // of these
   std::uint64_t members() const { return members_; }    // of the groups of those measured
   // From the end of the first measured update to that of the last. 0 with fewer than two.
   double PerSecond() const;
+  // Between the same two ends.
+  double Seconds() const { return static_cast<double>(last_ - first_) / 1e9; }
+  Work Done() const;
 
  private:
   std::uint64_t updates_ = 0, measured_ = 0, members_ = 0;
   bool over_ = false;
-  Instant first_, last_;  // measured
+  Instant first_, last_;         // measured
+  Work first_work_, last_work_;  // all of it until then
 };
 
 // The mean synchronisation matrix E[W_k] over the groups that succeeded (P-Reduce, Assumption 1.3).
@@ -150,6 +160,7 @@ class Stats {
 
  private:
   void OnAnswered(Instant now, const QueryAnswered& answered);
+  void OnFinished(const Finished& finished);
   void OnFormed(const GroupFormed& formed);
   void OnEnded(Instant now, const GroupEnded& ended);
   void Succeeded(Instant now, const GroupFormed& formed);
@@ -161,6 +172,8 @@ class Stats {
   std::size_t slice_limit_;
   RunId run_ = kNoRun;
   std::map<GroupId, GroupFormed> running_;
+  Work work_;               // each worker's up to its last slice
+  std::vector<Work> seen_;  // what of it is each worker's steps and what it sent on request
   MeanMatrix matrix_;
   Iterations iterations_;
 };
