@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <sstream>
 
 #include "config/config.h"
@@ -47,12 +48,19 @@ struct Exported {
       json["type"] = "group_ended";
       json["group"] = ended->id;
       json["ok"] = ended->ok;
+    } else if (const auto* shares = std::get_if<SharesSet>(&record.body)) {
+      json["type"] = "shares_set";
+      json["batch"] = shares->batch;
+    } else if (const auto* acted = std::get_if<OperatorActed>(&record.body)) {
+      json["type"] = "operator_acted";
+      json["verb"] = VerbName(acted->verb);
     } else if (const auto* from = std::get_if<FromWorker>(&record.body)) {
       json["rank"] = from->envelope.rank;
       json["type"] = "other";
       if (const auto* ready = std::get_if<Ready>(&from->envelope.body)) {
         json["type"] = "ready";
         json["step_ns"] = ready->step_ns;
+        json["samples"] = ready->samples;
       }
       if (const auto* finished = std::get_if<Finished>(&from->envelope.body)) {
         json["type"] = "finished";
@@ -74,12 +82,7 @@ struct Truth {
   double updates_per_s = 0;
 };
 
-Truth RunAs(const EngineOptions& engine) {
-  Workload workload = Loaded("workloads/straggler.toml");
-  workload.compute.model = ComputePart::Model::kLogNormal;
-  workload.compute.spread = 0.2;
-  workload.reduce.bytes = 60e6;  // 22 ms among three: enough to be seen
-  workload.job.engine = engine;
+Truth Simulated(const Workload& workload) {
   Exported exported;
   exported.spec = workload.job;
   const RunResult run =
@@ -88,37 +91,81 @@ Truth RunAs(const EngineOptions& engine) {
   return {.history = exported.text, .updates_per_s = run.updates_per_s};
 }
 
+Workload Straggler(const EngineOptions& engine) {
+  Workload workload = Loaded("workloads/straggler.toml");
+  workload.compute.model = ComputePart::Model::kLogNormal;
+  workload.compute.spread = 0.2;
+  workload.reduce.bytes = 60e6;  // 22 ms among three: enough to be seen
+  workload.job.engine = engine;
+  return workload;
+}
+
+Truth RunAs(const EngineOptions& engine) { return Simulated(Straggler(engine)); }
+
+RecordedRun Read(const std::string& history) {
+  std::istringstream in(history);
+  Result<RecordedRun> recorded = ReadRecorded(&in, "history");
+  EXPECT_TRUE(recorded.ok()) << recorded.status().ToString();
+  return std::move(recorded).value();
+}
+
+double Predicted(const RecordedRun& recorded, const EngineOptions& engine) {
+  const RunResult run = Simulate(AsWorkload(recorded, engine), {.seed = 1});
+  EXPECT_EQ(run.invariant, "") << run.violation;
+  return run.updates_per_s;
+}
+
 TEST(Recorded, PredictsOtherEnginesWithinATenth) {
   const EngineOptions p_reduce = PReduceOptions{};
   const EngineOptions all_reduce = AllReduceOptions{};
   const Truth p = RunAs(p_reduce);
   const Truth a = RunAs(all_reduce);
-  const auto predict = [](const std::string& history, const EngineOptions& engine) {
-    std::istringstream in(history);
-    const Result<RecordedRun> recorded = ReadRecorded(&in, "history");
-    EXPECT_TRUE(recorded.ok()) << recorded.status().ToString();
-    const RunResult run = Simulate(AsWorkload(*recorded, engine), {.seed = 1});
-    EXPECT_EQ(run.invariant, "") << run.violation;
-    return run.updates_per_s;
-  };
-  EXPECT_NEAR(predict(p.history, all_reduce) / a.updates_per_s, 1, 0.1);
-  EXPECT_NEAR(predict(a.history, p_reduce) / p.updates_per_s, 1, 0.1);
-  EXPECT_NEAR(predict(p.history, p_reduce) / p.updates_per_s, 1, 0.05);
-  EXPECT_NEAR(predict(a.history, all_reduce) / a.updates_per_s, 1, 0.05);
+  EXPECT_NEAR(Predicted(Read(p.history), all_reduce) / a.updates_per_s, 1, 0.1);
+  EXPECT_NEAR(Predicted(Read(a.history), p_reduce) / p.updates_per_s, 1, 0.1);
+  EXPECT_NEAR(Predicted(Read(p.history), p_reduce) / p.updates_per_s, 1, 0.05);
+  EXPECT_NEAR(Predicted(Read(a.history), all_reduce) / a.updates_per_s, 1, 0.05);
 }
 
 TEST(Recorded, ReadsWhatTheRunWasLike) {
   const Truth truth = RunAs(PReduceOptions{.group_size = 4});
-  std::istringstream in(truth.history);
-  const Result<RecordedRun> run = ReadRecorded(&in, "history");
-  ASSERT_TRUE(run.ok()) << run.status().ToString();
-  EXPECT_EQ(run->engine, "p-reduce");
-  EXPECT_EQ(run->spec.engine.Get<PReduceOptions>().group_size, 4);
-  ASSERT_EQ(run->steps.size(), 8u);
-  EXPECT_EQ(run->steps[3].size(), 200u);
-  EXPECT_NEAR(run->updates_per_s, truth.updates_per_s, 0.01 * truth.updates_per_s);
-  EXPECT_NEAR(static_cast<double>(run->round_trip_ns), 250e3, 50e3);
-  EXPECT_NEAR(run->bytes, 60e6, 1e6);
+  const RecordedRun run = Read(truth.history);
+  EXPECT_EQ(run.engine, "p-reduce");
+  EXPECT_EQ(run.spec.engine.Get<PReduceOptions>().group_size, 4);
+  ASSERT_EQ(run.steps.size(), 8u);
+  EXPECT_EQ(run.steps[3].size(), 200u);
+  EXPECT_NEAR(run.updates_per_s, truth.updates_per_s, 0.01 * truth.updates_per_s);
+  EXPECT_NEAR(static_cast<double>(run.round_trip_ns), 250e3, 50e3);
+  EXPECT_NEAR(run.bytes, 60e6, 1e6);
+}
+
+TEST(Recorded, StepsOfADividedBatchTakeAsLongAsTheirSamples) {
+  Workload workload = Loaded("workloads/batch.toml");
+  workload.cluster.steps = 100;
+  const Truth truth = Simulated(workload);
+  const RecordedRun run = Read(truth.history);
+  EXPECT_EQ(run.batch, 256);
+  EXPECT_EQ(run.samples, 32);
+  EXPECT_NEAR(Predicted(run, AllReduceOptions{}) / truth.updates_per_s, 1, 0.05);
+}
+
+TEST(Recorded, AnOperatorsPausesAreNoTraining) {
+  Workload workload = Straggler(AllReduceOptions{});
+  const double unpaused = Simulated(workload).updates_per_s;
+  workload.faults.until_ms = 60'000;
+  workload.faults.operator_pauses_per_s = 0.2;
+  workload.faults.operator_pause_ms = 8000;
+  const Truth paused = Simulated(workload);
+  EXPECT_LT(paused.updates_per_s, 0.9 * unpaused);
+  EXPECT_NEAR(Read(paused.history).updates_per_s / unpaused, 1, 0.05);
+}
+
+TEST(Recorded, TakesTheFirstRunOfAFileAndNamesTheOthers) {
+  const Truth truth = RunAs(PReduceOptions{});
+  const RecordedRun run = Read(
+      truth.history + "{\"run\":7,\"now_ns\":1,\"type\":\"run_started\",\"engine\":\"hop\"}\n" +
+      "{\"run\":7,\"now_ns\":2,\"type\":\"hello\"}\n");
+  EXPECT_EQ(run.left_out, (std::map<std::int64_t, std::string>{{7, "hop"}}));
+  EXPECT_NEAR(run.updates_per_s, truth.updates_per_s, 0.01 * truth.updates_per_s);
 }
 
 TEST(Recorded, RefusesWhatIsNoExport) {

@@ -307,8 +307,25 @@ int RunCompare(const CommandOptions& options) {
   return broken ? kBroken : 0;
 }
 
+namespace {
+
+Result<RecordedRun> LoadHistory(const std::string& path) {
+  Result<RecordedRun> recorded = LoadRecorded(path);
+  if (!recorded.ok() || recorded->left_out.empty()) return recorded;
+  std::string others;
+  for (const auto& [run, engine] : recorded->left_out) {
+    others += (others.empty() ? "run " : ", run ") + std::to_string(run);
+    if (!engine.empty()) others += " (" + engine + ")";
+  }
+  std::fprintf(stderr, "prdsim: %s: run %lld (%s) is taken; left out: %s\n", path.c_str(),
+               static_cast<long long>(recorded->id), recorded->engine.c_str(), others.c_str());
+  return recorded;
+}
+
+}  // namespace
+
 int RunReplay(const CommandOptions& options) {
-  const Result<RecordedRun> recorded = LoadRecorded(options.files.at(0));
+  const Result<RecordedRun> recorded = LoadHistory(options.files.at(0));
   if (!recorded.ok()) return Fail(recorded.status());
   const Workload base = AsWorkload(*recorded, recorded->spec.engine);
   std::vector<EngineOptions> engines = {recorded->spec.engine};
@@ -321,7 +338,7 @@ int RunReplay(const CommandOptions& options) {
   }
   double measured_other = 0;
   if (!options.against.empty()) {
-    const Result<RecordedRun> other = LoadRecorded(options.against);
+    const Result<RecordedRun> other = LoadHistory(options.against);
     if (!other.ok()) return Fail(other.status());
     engines = {recorded->spec.engine, other->spec.engine};
     measured_other = other->updates_per_s;

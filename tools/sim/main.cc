@@ -182,8 +182,11 @@ int main(int argc, char** argv) {
       "Rows are in the order of reached and to_target_s, and without a target loss of steps/s.");
   compare->callback([&] { code = prd::sim::RunCompare(options); });
 
-  CLI::App* replay = app.add_subcommand(
-      "replay", "Takes the step times of a recorded run, and runs them under other engines");
+  CLI::App* replay =
+      app.add_subcommand("replay",
+                         "Takes the step times of a recorded run, and runs them under other "
+                         "engines. Of a job that was "
+                         "switched, the file's first run alone; an operator's pauses do not count");
   replay->add_option("history", options.files, "The run, as prdctl export --format jsonl wrote it")
       ->required()
       ->expected(1)

@@ -47,12 +47,18 @@ class Reader {
     return true;
   }
   bool OnStarted(const nlohmann::json& json);
+  void OnActed(const std::string& verb, std::int64_t now);
+  void ScaleSteps();
+  // As if the job had never been paused.
+  std::int64_t Trained(std::int64_t now) const { return paused_at_.value_or(now) - paused_; }
   bool OnReady(const nlohmann::json& json, std::int64_t now, std::int64_t rank);
   bool OnFinished(const nlohmann::json& json, std::int64_t now, std::int64_t rank);
   bool OnFormed(const nlohmann::json& json);
 
   RecordedRun run_;
-  std::int64_t id_ = -1;
+  std::vector<std::vector<std::int64_t>> samples_;  // of run_.steps
+  std::optional<std::int64_t> paused_at_;
+  std::int64_t paused_ = 0;  // ns, in pauses that are over
   std::set<std::string> hosts_;
   std::map<std::int64_t, Worker> workers_;
   std::map<std::int64_t, Group> groups_;  // running, of training
@@ -71,23 +77,29 @@ bool Reader::Add(const nlohmann::json& json) {
   if (!Whole(json, "run", &run) || !Whole(json, "now_ns", &now)) return false;
   if (type == json.end() || !type->is_string()) return false;
   const std::string& what = type->get_ref<const std::string&>();
-  if (id_ < 0) id_ = run;
-  if (run != id_) return true;
-  last_ = now;
+  if (run_.id < 0) run_.id = run;
+  if (run != run_.id) {
+    std::string& engine = run_.left_out[run];
+    if (what == "run_started") engine = json.value("engine", "");
+    return true;
+  }
+  last_ = Trained(now);
   std::int64_t rank = 0;
   if (what == "run_started") return OnStarted(json);
   if (what == "hello") hosts_.insert(json.value("host", ""));
   if (what == "group_formed") return OnFormed(json);
-  if (what == "worker_joined" && !from_) from_ = now;
-  if (what == "worker_left" && json.value("why", "") == "finished" && !to_) to_ = now;
+  if (what == "operator_acted") OnActed(json.value("verb", ""), now);
+  if (what == "shares_set") run_.batch = std::max(run_.batch, json.value("batch", run_.batch));
+  if (what == "worker_joined" && !from_) from_ = last_;
+  if (what == "worker_left" && json.value("why", "") == "finished" && !to_) to_ = last_;
   if (what == "group_ended") {
     std::int64_t group = 0;
     if (!Whole(json, "group", &group)) return false;
     const auto it = groups_.find(group);
     if (it == groups_.end()) return true;
     if (json.value("ok", false) && !to_) {
-      if (updates_++ == 0) first_update_ = now;
-      last_update_ = now;
+      if (updates_++ == 0) first_update_ = last_;
+      last_update_ = last_;
     }
     round_trips_.push_back(it->second.least_wait);
     groups_.erase(it);
@@ -110,6 +122,13 @@ bool Reader::OnStarted(const nlohmann::json& json) {
   return true;
 }
 
+void Reader::OnActed(const std::string& verb, std::int64_t now) {
+  if (verb == "pause" && !paused_at_) paused_at_ = now;
+  if (verb != "resume" || !paused_at_) return;
+  paused_ += now - *paused_at_;
+  paused_at_.reset();
+}
+
 bool Reader::OnFormed(const nlohmann::json& json) {
   if (json.value("kind", "") != "train") return true;
   std::int64_t group = 0;
@@ -125,8 +144,14 @@ bool Reader::OnReady(const nlohmann::json& json, std::int64_t now, std::int64_t 
   std::int64_t step = 0;
   if (!Whole(json, "step_ns", &step) || step < 0) return false;
   const auto index = static_cast<std::size_t>(rank);
-  if (index >= run_.steps.size()) run_.steps.resize(index + 1);
-  if (run_.steps[index].size() < kMaxSteps) run_.steps[index].push_back(step);
+  if (index >= run_.steps.size()) {
+    run_.steps.resize(index + 1);
+    samples_.resize(index + 1);
+  }
+  if (run_.steps[index].size() < kMaxSteps) {
+    run_.steps[index].push_back(step);
+    samples_[index].push_back(std::max<std::int64_t>(json.value("samples", std::int64_t{0}), 0));
+  }
   Worker& worker = workers_[rank];
   if (worker.reported)
     overheads_.push_back(std::max<std::int64_t>(now - *worker.reported - step, 0));
@@ -156,7 +181,27 @@ bool Reader::OnFinished(const nlohmann::json& json, std::int64_t now, std::int64
   return true;
 }
 
+void Reader::ScaleSteps() {
+  if (run_.batch <= 0) {
+    std::vector<std::int64_t> all;
+    for (const std::vector<std::int64_t>& of : samples_)
+      all.insert(all.end(), of.begin(), of.end());
+    run_.samples = Median(&all);
+    return;
+  }
+  const auto workers = static_cast<std::int64_t>(run_.steps.size());
+  run_.samples = std::max<std::int64_t>(run_.batch / std::max<std::int64_t>(workers, 1), 1);
+  for (std::size_t rank = 0; rank < samples_.size(); ++rank) {
+    for (std::size_t i = 0; i < samples_[rank].size(); ++i) {
+      const auto samples = static_cast<double>(std::max<std::int64_t>(samples_[rank][i], 1));
+      const double ns = static_cast<double>(run_.steps[rank][i]) / samples;
+      run_.steps[rank][i] = static_cast<DurationNs>(ns * static_cast<double>(run_.samples));
+    }
+  }
+}
+
 RecordedRun Reader::Finish() {
+  ScaleSteps();
   const std::int64_t overhead = Median(&overheads_);
   for (std::vector<DurationNs>& steps : run_.steps) {
     for (DurationNs& ns : steps) ns = std::max<DurationNs>(ns + overhead, 1);
@@ -220,6 +265,8 @@ Workload AsWorkload(const RecordedRun& run, const EngineOptions& engine) {
   workload.job.max_workers = std::max(workload.job.max_workers, workload.job.workers);
   workload.cluster.workers = workers;
   workload.cluster.workers_per_host = workers;
+  workload.cluster.batch = run.batch;
+  if (run.samples > 0) workload.cluster.samples = run.samples;
   workload.cluster.steps = 0;
   workload.cluster.seconds = std::max(run.seconds, 0.001);
   workload.cluster.start_spread_ms = 1;
