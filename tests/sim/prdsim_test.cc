@@ -47,11 +47,23 @@ TEST(Prdsim, RunReports) {
   EXPECT_EQ(text.code, 0) << text.text;
   EXPECT_THAT(text.text, HasSubstr("of the bound"));
   EXPECT_THAT(text.text, HasSubstr("spectral gap"));
+  EXPECT_THAT(text.text, Not(HasSubstr("warning")));
   const Output json = Prdsim("run " + kStraggler + " --steps 20 --json --engine all-reduce");
   const Json parsed = Json::parse(json.text, nullptr, false);
   ASSERT_TRUE(parsed.is_object()) << json.text;
   EXPECT_EQ(parsed["engine"], "all-reduce");
   EXPECT_EQ(parsed["groups"], 20);
+  EXPECT_TRUE(parsed["slowest_sets_pace"].is_null());
+}
+
+TEST(Prdsim, TellsWhereOneSlowWorkerSetsThePace) {
+  const std::string few = kStraggler + " --workers 5 --steps 5";
+  EXPECT_THAT(Prdsim("run " + few + " --engine prague").text,
+              HasSubstr("\nwarning           group_size 3 of 5 workers is one group of all"));
+  const Output table = Prdsim("compare " + few + " --engine prague --engine p-reduce");
+  EXPECT_THAT(table.text,
+              HasSubstr("\none slow worker sets the pace of all: prague: group_size 3"));
+  EXPECT_THAT(table.text, Not(HasSubstr("all: p-reduce")));
 }
 
 TEST(Prdsim, MeshSearchesTheDataPlane) {
@@ -94,6 +106,8 @@ TEST(Prdsim, ARunWithMeshesSaysSoInTheCommandThatShowsItAgain) {
   const Output run = Prdsim("run " + kData + "faults/none.toml --mesh --trace");
   EXPECT_EQ(run.code, 0) << run.text;
   EXPECT_THAT(run.text, HasSubstr("mesh of worker 0: ends group 1: ok"));
+  EXPECT_THAT(run.text, HasSubstr("\nupdates/s         -\n"));
+  EXPECT_THAT(run.text, HasSubstr("\nmoved             - between workers"));
 }
 
 TEST(Prdsim, SweepAndCompareSpeakJson) {

@@ -143,13 +143,13 @@ int RunOnce(const CommandOptions& options) {
   const double wall =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   if (options.json) {
-    Json json = JsonReport(*workload, run);
+    Json json = JsonReport(*workload, run, !options.plane);
     json["wall_s"] = wall;
     json["events_per_wall_s"] = static_cast<double>(run.events) / wall;
     Print(json);
   } else {
     Print("workload          " + workload->name + ", seed " + std::to_string(options.seed) + "\n");
-    Print(TextReport(*workload, run));
+    Print(TextReport(*workload, run, !options.plane));
     Print("simulated in " + Fixed(wall, 2) + " s, " +
           Fixed(static_cast<double>(run.events) / wall / 1e3, 0) + " k events/s\n");
   }

@@ -26,6 +26,7 @@ Compared CompareOne(Workload workload, const EngineOptions& engine, std::uint64_
                     std::uint64_t seeds) {
   workload.job.engine = engine;
   Compared row{.engine = engine};
+  row.pace = SlowestSetsPace(engine, static_cast<int>(workload.cluster.workers));
   const bool target = workload.training.target_loss > 0;
   const auto share = 1.0 / static_cast<double>(seeds);
   while (row.runs < seeds) {
@@ -99,6 +100,11 @@ std::string TextTable(const std::vector<Compared>& rows) {
   }
   std::string text = Table(cells);
   for (const Compared& row : rows) {
+    if (row.pace.empty()) continue;
+    text +=
+        "one slow worker sets the pace of all: " + EngineText(row.engine) + ": " + row.pace + "\n";
+  }
+  for (const Compared& row : rows) {
     for (const BrokenRun& run : row.broken) {
       text += "BROKEN " + EngineText(row.engine) + ", seed " + std::to_string(run.seed) + ": " +
               FirstLine(run.violation) + "\n";
@@ -125,6 +131,7 @@ Json JsonTable(const std::vector<Compared>& rows) {
                     {"rho", row.rho ? Json(*row.rho) : Json(nullptr)},
                     {"bytes_per_step", row.bytes_per_step},
                     {"loss", row.loss ? Json(*row.loss) : Json(nullptr)},
+                    {"slowest_sets_pace", row.pace.empty() ? Json(nullptr) : Json(row.pace)},
                     {"broken", Json::array()}});
     for (const BrokenRun& run : row.broken) {
       json.back()["broken"].push_back(

@@ -35,6 +35,7 @@ struct Compared {
   std::optional<double> loss;  // the last one; nullopt: there is no objective
   std::optional<double> rho;
   std::vector<LossPoint> curve;  // of the first run
+  std::string pace;              // why one slow worker sets the pace of all, if it does
   std::vector<BrokenRun> broken;
 };
 
@@ -43,7 +44,7 @@ struct Compared {
 std::vector<Compared> Compare(const Workload& workload, const std::vector<EngineOptions>& engines,
                               std::uint64_t first_seed, std::uint64_t seeds);
 
-// The table, and a line for each run that has broken an invariant.
+// The table, and a line for each engine with a `pace` and each run that has broken an invariant.
 std::string TextTable(const std::vector<Compared>& rows);
 Json JsonTable(const std::vector<Compared>& rows);
 

@@ -83,7 +83,9 @@ void AddEngines(CLI::App* command, CommandOptions* options, const char* what) {
 void AddMesh(CLI::App* command, CommandOptions* options) {
   command->add_flag_callback(
       "--mesh", [options] { options->plane = prd::sim::MakeMeshPlane; },
-      "Workers have the library's own meshes on a simulated network, in place of a model of them");
+      "To look for mistakes: workers have the library's own meshes, with replicas of a few numbers "
+      "on a network of drawn speeds, in place of a model of them. What [reduce] says costs nothing "
+      "then, so that no rates, bytes and waits are told");
 }
 
 bool Written() {

@@ -28,6 +28,10 @@ void AddHistogram(const std::string& title, const Histogram& histogram, std::str
   }
 }
 
+std::string PaceWords(const Workload& workload) {
+  return SlowestSetsPace(workload.job.engine, static_cast<int>(workload.cluster.workers));
+}
+
 Json ToJson(const Histogram& histogram) {
   return {{"mean", histogram.Mean()},
           {"median", histogram.Quantile(0.5)},
@@ -72,22 +76,25 @@ std::string Table(const std::vector<std::vector<std::string>>& rows) {
   return text;
 }
 
-std::string TextReport(const Workload& workload, const RunResult& run) {
+std::string TextReport(const Workload& workload, const RunResult& run, bool costed) {
   const Stats& stats = run.stats;
+  const auto told = [&](const std::string& cell) { return costed ? cell : "-"; };
   std::string text;
   text += "engine            " + EngineText(workload.job.engine) + "\n";
   text += "workers           " + std::to_string(workload.cluster.workers) + "\n";
+  const std::string pace = PaceWords(workload);
+  if (!pace.empty()) text += "warning           " + pace + "\n";
   text += "virtual time      " + Fixed(run.seconds, 3) + " s, " + std::to_string(run.events) +
           " events, " + std::to_string(run.records) + " records\n";
-  text += "updates/s         " + Fixed(run.updates_per_s, 3);
-  if (run.bound_updates_per_s > 0) {
+  text += "updates/s         " + told(Fixed(run.updates_per_s, 3));
+  if (costed && run.bound_updates_per_s > 0) {
     text += ", " + Fixed(run.updates_per_s / run.bound_updates_per_s, 3) + " of the bound " +
             Fixed(run.bound_updates_per_s, 3);
   }
   text += "\ngroups            " + std::to_string(stats.groups) + " formed, " +
           std::to_string(stats.failed_groups) + " failed\n";
-  text += "moved             " + Bytes(static_cast<double>(run.bytes)) + " between workers, " +
-          std::to_string(run.messages) + " control messages\n";
+  text += "moved             " + told(Bytes(static_cast<double>(run.bytes))) +
+          " between workers, " + std::to_string(run.messages) + " control messages\n";
   std::int64_t skipped = 0;
   for (const WorkerStats& worker : stats.workers) skipped += worker.skipped;
   if (stats.dropped + stats.suppressed + static_cast<std::uint64_t>(skipped) > 0) {
@@ -120,9 +127,9 @@ std::string TextReport(const Workload& workload, const RunResult& run) {
     const WorkerStats& worker = stats.workers[i];
     rows.push_back({std::to_string(i), std::to_string(worker.steps),
                     Fixed(static_cast<double>(worker.computed) / 1e9, 3),
-                    Fixed(static_cast<double>(worker.waited) / 1e9, 3),
-                    Fixed(static_cast<double>(worker.reduced) / 1e9, 3),
-                    Fixed(100 * worker.IdleShare(), 1) + "%"});
+                    told(Fixed(static_cast<double>(worker.waited) / 1e9, 3)),
+                    told(Fixed(static_cast<double>(worker.reduced) / 1e9, 3)),
+                    told(Fixed(100 * worker.IdleShare(), 1) + "%")});
   }
   text += Table(rows);
   if (stats.workers.size() > 32) {
@@ -138,20 +145,23 @@ std::string TextReport(const Workload& workload, const RunResult& run) {
   return text;
 }
 
-Json JsonReport(const Workload& workload, const RunResult& run) {
+Json JsonReport(const Workload& workload, const RunResult& run, bool costed) {
+  const auto told = [&](const Json& value) { return costed ? value : Json(nullptr); };
+  const std::string pace = PaceWords(workload);
   Json json = {
       {"workload", workload.name},
       {"engine", EngineText(workload.job.engine)},
       {"workers", workload.cluster.workers},
+      {"slowest_sets_pace", pace.empty() ? Json(nullptr) : Json(pace)},
       {"unfinished_workers", workload.cluster.steps > 0 ? Json(run.unfinished) : Json(nullptr)},
       {"seconds", run.seconds},
       {"events", run.events},
       {"records", run.records},
-      {"updates_per_s", run.updates_per_s},
-      {"bound_updates_per_s", run.bound_updates_per_s},
+      {"updates_per_s", told(run.updates_per_s)},
+      {"bound_updates_per_s", told(run.bound_updates_per_s)},
       {"groups", run.stats.groups},
       {"failed_groups", run.stats.failed_groups},
-      {"bytes", run.bytes},
+      {"bytes", told(run.bytes)},
       {"updates_dropped", run.stats.dropped},
       {"updates_not_sent", run.stats.suppressed},
       {"control_messages", run.messages},
@@ -168,7 +178,7 @@ Json JsonReport(const Workload& workload, const RunResult& run) {
   json["updates_to_target"] = run.target ? Json(run.target->updates) : Json(nullptr);
   json["idle_share"] = Json::array();
   for (const WorkerStats& worker : run.stats.workers) {
-    json["idle_share"].push_back(worker.IdleShare());
+    json["idle_share"].push_back(told(worker.IdleShare()));
   }
   json["loss"] = Json::array();
   for (const LossPoint& point : run.curve) {

@@ -20,8 +20,10 @@ std::string Fixed(double value, int places);
 // "3.1 GB".
 std::string Bytes(double bytes);
 
-std::string TextReport(const Workload& workload, const RunResult& run);
-Json JsonReport(const Workload& workload, const RunResult& run);
+// `costed`: [reduce] says what reductions and copies take and move. Else how long anything waits
+// and moves means nothing, and is not told.
+std::string TextReport(const Workload& workload, const RunResult& run, bool costed);
+Json JsonReport(const Workload& workload, const RunResult& run, bool costed);
 
 }  // namespace prd::sim
 
