@@ -67,7 +67,7 @@ Result<EngineOptions> ParseEngine(const std::string& text) {
   if (!toml.ok()) return toml.status();
   const Result<TomlTable> table = ParseToml(*toml, text);
   if (!table.ok()) return table.status();
-  ConfigErrors errors(text);
+  ConfigErrors errors("");
   FieldReader reader(&*table, name, 0, &errors);
   engine.Describe(reader);
   reader.Check(Validate(engine, 0));

@@ -104,7 +104,8 @@ Status ConfigErrors::ToStatus() const {
   std::string text;
   for (const auto& [line, what] : sorted) {
     if (!text.empty()) text += '\n';
-    text += file_ + ":" + (line > 0 ? std::to_string(line) + ": " : " ") + what;
+    if (!file_.empty()) text += file_ + ":" + (line > 0 ? std::to_string(line) + ": " : " ");
+    text += what;
   }
   return Status(Code::kInvalidArgument, text);
 }

@@ -16,7 +16,7 @@
 
 namespace prd {
 
-// What is wrong with a file, in the order of lines.
+// What is wrong with a file, in the order of lines. Empty: the text is no file's.
 class ConfigErrors {
  public:
   explicit ConfigErrors(std::string file) : file_(std::move(file)) {}

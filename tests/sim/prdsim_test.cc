@@ -74,6 +74,9 @@ TEST(Prdsim, MeshSearchesTheDataPlane) {
   EXPECT_EQ(parsed["seeds"], 20);
   EXPECT_GT(parsed["groups_ok"], 100);
   EXPECT_TRUE(parsed["violations"].empty());
+  EXPECT_EQ(Json::parse(Prdsim("mesh --seed 7 --trace --json", " 2> /dev/null").text, nullptr,
+                        false)["seeds"],
+            1);
   const Output trace = Prdsim("mesh --seed 7 --trace");
   EXPECT_EQ(trace.code, 0) << trace.text;
   EXPECT_THAT(trace.text, HasSubstr("begins group 1 of "));
@@ -82,9 +85,11 @@ TEST(Prdsim, MeshSearchesTheDataPlane) {
 
 TEST(Prdsim, ABrokenInvariantIsToldWithTheCommandThatShowsItAgain) {
   const std::string files = kData + "faults/none.toml";
-  const Output output = Prdsim("sweep " + files + " --mutation weight-not-normalised");
+  const std::string limits = " --workers 6 --steps 30 --seconds 300.5";
+  const Output output = Prdsim("sweep " + files + " --mutation weight-not-normalised" + limits);
   EXPECT_EQ(output.code, 3);
   EXPECT_THAT(output.text, HasSubstr("BROKEN weights: "));
+  EXPECT_THAT(output.text, HasSubstr(limits + "\n"));
   const std::size_t at = output.text.find("again: prdsim ");
   ASSERT_NE(at, std::string::npos) << output.text;
   std::string again = output.text.substr(at + 14);
@@ -147,8 +152,8 @@ TEST(Prdsim, ASweepKeepsToTheEngineItIsGiven) {
     const std::string name = std::string(engine).substr(0, std::string(engine).find(':'));
     EXPECT_EQ(by_engine, Json({{name, 40}})) << output.text;
   }
-  EXPECT_EQ(Prdsim(sweep + " --engine eager --engine backup").code, 1);
-  EXPECT_EQ(Prdsim(sweep + " --engine backup:backups=50").code, 1);
+  EXPECT_EQ(Prdsim(sweep + " --engine eager --engine backup").code, 2);
+  EXPECT_EQ(Prdsim(sweep + " --engine backup:backups=50").code, 2);
 }
 
 TEST(Prdsim, Draws) {
@@ -207,7 +212,7 @@ TEST(Prdsim, ComparesTheEnginesThatFitWhereNoneIsNamed) {
   EXPECT_EQ(all.code, 0) << all.text;
   EXPECT_THAT(all.text, HasSubstr("left out, as their options do not fit"));
   EXPECT_THAT(all.text, HasSubstr("all-reduce "));
-  EXPECT_EQ(Prdsim(compare + " --engine backup").code, 1);
+  EXPECT_EQ(Prdsim(compare + " --engine backup").code, 2);
 }
 
 TEST(Prdsim, TimeThatTheUserLimitsIsNoBrokenInvariant) {
@@ -244,9 +249,9 @@ TEST(Prdsim, RefusesNumbersThatAreNotAllowed) {
 TEST(Prdsim, ARunTakesOneEngine) {
   const std::string two = kStraggler + " --engine ssp --engine hop";
   const Output run = Prdsim("run " + two);
-  EXPECT_EQ(run.code, 1);
+  EXPECT_EQ(run.code, 2);
   EXPECT_THAT(run.text, HasSubstr("engine: found 2 of them, a run takes one"));
-  EXPECT_EQ(Prdsim("sweep --as-is " + two).code, 1);
+  EXPECT_EQ(Prdsim("sweep --as-is " + two).code, 2);
 }
 
 TEST(Prdsim, OutputThatCannotBeWrittenIsAnError) {
@@ -275,7 +280,7 @@ TEST(Prdsim, BesideJsonATraceGoesToStderr) {
 TEST(Prdsim, NoLossIsDrawnWhereThereIsNoObjective) {
   for (const char* command : {"run ", "compare "}) {
     const Output output = Prdsim(command + kStraggler + " --loss /nonexistent/l.svg");
-    EXPECT_EQ(output.code, 1);
+    EXPECT_EQ(output.code, 2);
     EXPECT_THAT(output.text, HasSubstr("the workload has no objective"));
   }
 }
@@ -285,12 +290,13 @@ TEST(Prdsim, ErrorsAndUsage) {
   EXPECT_EQ(Prdsim("frobnicate").code, 2);
   EXPECT_EQ(Prdsim("--help").code, 0);
   const Output engine = Prdsim("run " + kStraggler + " --engine p-reduce:group_size=1");
-  EXPECT_EQ(engine.code, 1);
-  EXPECT_THAT(engine.text, HasSubstr("group_size: found 1"));
+  EXPECT_EQ(engine.code, 2);
+  EXPECT_THAT(engine.text, HasSubstr("prdsim: p-reduce.group_size: found 1"));
   const Output mutation = Prdsim("sweep " + kStraggler + " --mutation x");
-  EXPECT_EQ(mutation.code, 1);
+  EXPECT_EQ(mutation.code, 2);
   EXPECT_THAT(mutation.text, HasSubstr("dead-in-queue"));
   EXPECT_EQ(Prdsim("replay " + kStraggler).code, 1);  // no history
+  EXPECT_EQ(Prdsim("run " + kStraggler + " --timeline-seconds 3").code, 2);
   EXPECT_THAT(Prdsim("keys").text, HasSubstr("faults.controller_dies_per_s = 0.0"));
   EXPECT_THAT(Prdsim("compare --help").text, HasSubstr("\n  of_bound "));
 }

@@ -55,6 +55,9 @@ TEST(Workload, RulesOverSeveralKeys) {
   workload.faults.torn = 0.1;
   EXPECT_THAT(CheckWorkload(workload).message(), HasSubstr("controller.keep_records"));
   workload = {};
+  workload.compute.slow_workers = 9;
+  EXPECT_THAT(CheckWorkload(workload).message(), HasSubstr("compute.slow_workers: found 9"));
+  workload = {};
   workload.job.engine = PReduceOptions{.group_size = 2, .history_window = 3};
   EXPECT_THAT(CheckWorkload(workload).message(), HasSubstr("history_window: found 3"));
 }

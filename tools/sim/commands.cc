@@ -16,22 +16,13 @@
 namespace prd::sim {
 namespace {
 
-constexpr int kError = 1;
-
 int Fail(const Status& status) {
   std::fprintf(stderr, "prdsim: %s\n", status.message().c_str());
-  return kError;
+  return status.code() == Code::kInvalidArgument ? kUsage : kError;
 }
 
 void Print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
 void Print(const Json& json) { Print(json.dump(2) + "\n"); }
-
-// Beside JSON, what happens goes to stderr.
-std::function<void(const std::string&)> Tracer(const CommandOptions& options) {
-  if (!options.trace) return nullptr;
-  std::FILE* to = options.json ? stderr : stdout;
-  return [to](const std::string& line) { std::fprintf(to, "%s\n", line.c_str()); };
-}
 
 Status OneAtMost(const std::vector<std::string>& engines, const std::string& command) {
   if (engines.size() <= 1) return Status::Ok();
@@ -127,6 +118,12 @@ Status Draw(const CommandOptions& options, const Workload& workload, const RunRe
 
 }  // namespace
 
+std::function<void(const std::string&)> Tracer(const CommandOptions& options) {
+  if (!options.trace) return nullptr;
+  std::FILE* to = options.json ? stderr : stdout;
+  return [to](const std::string& line) { std::fprintf(to, "%s\n", line.c_str()); };
+}
+
 int RunOnce(const CommandOptions& options) {
   const Status one = OneAtMost(options.engines, "a run");
   if (!one.ok()) return Fail(one);
@@ -172,6 +169,9 @@ std::string Command(const CommandOptions& options, const SweepFailure& failure) 
   if (options.as_is) text += " --as-is";
   if (options.plane) text += " --mesh";
   for (const std::string& engine : options.engines) text += " --engine " + engine;
+  if (options.workers > 0) text += " --workers " + std::to_string(options.workers);
+  if (options.steps >= 0) text += " --steps " + std::to_string(options.steps);
+  if (options.seconds > 0) text += " --seconds " + TomlReal(options.seconds);
   return text;
 }
 

@@ -1,9 +1,11 @@
 // The commands of prdsim, each from its options to its output. All print to stdout and return the
-// program's exit code: 0 ok, 1 an error (said on stderr), 3 an invariant is broken.
+// program's exit code: 0 ok, 1 an error and 2 wrong usage (both said on stderr), 3 an invariant is
+// broken.
 #ifndef PRD_TOOLS_SIM_COMMANDS_H_
 #define PRD_TOOLS_SIM_COMMANDS_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -34,10 +36,13 @@ struct CommandOptions {
   std::int64_t updates = 2000;  // papers
 };
 
-int RunOnce(const CommandOptions& options);
-// Exit codes.
-inline constexpr int kBroken = 3, kInterrupted = 130;
+// Prints what happens, if it is to be printed: beside JSON, to stderr.
+std::function<void(const std::string&)> Tracer(const CommandOptions& options);
 
+// Exit codes.
+inline constexpr int kError = 1, kUsage = 2, kBroken = 3, kInterrupted = 130;
+
+int RunOnce(const CommandOptions& options);
 int RunSweep(const CommandOptions& options);
 // From the first call on Ctrl-C only says that no further seed is run; a second one ends at once.
 // Whether it has been pressed.

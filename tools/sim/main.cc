@@ -101,9 +101,8 @@ int main(int argc, char** argv) {
   CLI::App app(
       "prdsim runs prd's own engines, controller and worker protocol in virtual time.\n"
       "A run follows from its workload file and its seed alone.\n"
-      "Exit codes: 0 ok, 1 error, 2 usage, 3 an invariant is broken, 130 ended by Ctrl-C with what "
-      "it "
-      "had.\n"
+      "Exit codes: 0 ok, 1 error, 2 usage (options, or what a workload's keys say), 3 an invariant "
+      "is broken, 130 ended by Ctrl-C with what it had.\n"
       "A run that --seconds ends before all have finished says so, and exits with 0.");
   app.require_subcommand(1);
   app.failure_message(CLI::FailureMessage::help);
@@ -124,8 +123,10 @@ int main(int argc, char** argv) {
   AddFiles(run, &options);
   AddCommon(run, &options);
   AddEngines(run, &options, "ENGINE or ENGINE:KEY=VALUE,..., instead of the workload's engine");
-  run->add_option("--timeline", options.timeline, "Draw what each worker did into this SVG file");
+  CLI::Option* timeline = run->add_option("--timeline", options.timeline,
+                                          "Draw what each worker did into this SVG file");
   run->add_option("--timeline-seconds", options.timeline_s, "How much of it, from the beginning")
+      ->needs(timeline)
       ->check(Real(prd::sim::kSecondsRange));
   run->add_option("--loss", options.loss, "Draw the loss over time into this SVG file");
   run->add_flag("--trace", options.trace, "Print every event and record");

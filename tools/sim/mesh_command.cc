@@ -29,16 +29,28 @@ MeshRunResult RunTwice(std::uint64_t seed) {
   return run;
 }
 
+nlohmann::json ToJson(const Failure& failure) {
+  return {{"seed", failure.seed},
+          {"invariant", failure.run.invariant},
+          {"what", failure.run.what},
+          {"setting", failure.run.setting}};
+}
+
 }  // namespace
 
 int RunMeshSweep(const CommandOptions& options) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point begin = Clock::now();
   if (options.trace) {
-    const MeshRunResult run = RunMeshes(
-        {.seed = options.seed, .trace = [](const std::string& line) { std::puts(line.c_str()); }});
-    std::printf("seed %llu: %s%s%s\n", static_cast<unsigned long long>(options.seed),
-                run.setting.c_str(), run.what.empty() ? "" : "\nBROKEN ", run.what.c_str());
+    const MeshRunResult run = RunMeshes({.seed = options.seed, .trace = Tracer(options)});
+    if (options.json) {
+      nlohmann::json json = {{"seeds", 1}, {"violations", nlohmann::json::array()}};
+      if (!run.invariant.empty()) json["violations"].push_back(ToJson({options.seed, run}));
+      std::printf("%s\n", json.dump().c_str());
+    } else {
+      std::printf("seed %llu: %s%s%s\n", static_cast<unsigned long long>(options.seed),
+                  run.setting.c_str(), run.what.empty() ? "" : "\nBROKEN ", run.what.c_str());
+    }
     return run.invariant.empty() ? 0 : kBroken;
   }
   std::mutex mutex;
@@ -92,10 +104,7 @@ int RunMeshSweep(const CommandOptions& options) {
     json["seconds"] = seconds;
     json["violations"] = nlohmann::json::array();
     for (const Failure& failure : failures) {
-      json["violations"].push_back({{"seed", failure.seed},
-                                    {"invariant", failure.run.invariant},
-                                    {"what", failure.run.what},
-                                    {"setting", failure.run.setting}});
+      json["violations"].push_back(ToJson(failure));
     }
     std::printf("%s\n", json.dump().c_str());
   } else {

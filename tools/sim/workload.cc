@@ -1,6 +1,7 @@
 #include "tools/sim/workload.h"
 
 #include <fstream>
+#include <utility>
 
 #include "config/config.h"
 #include "config/fields.h"
@@ -220,8 +221,11 @@ Status CheckWorkload(const Workload& workload) {
       (workload.faults.controller_dies_per_s > 0 || workload.faults.torn > 0)) {
     return Wrong("controller.keep_records", "0", "1 where the controller may crash");
   }
-  if (workload.compute.shared_workers > workers) {
-    return Wrong("compute.shared_workers", std::to_string(workload.compute.shared_workers),
+  for (const auto& [key, some] :
+       {std::pair("compute.slow_workers", workload.compute.slow_workers),
+        std::pair("compute.shared_workers", workload.compute.shared_workers)}) {
+    if (some <= workers) continue;
+    return Wrong(key, std::to_string(some),
                  "up to cluster.workers (" + std::to_string(workers) + ")");
   }
   if (workload.compute.inject_min_ms > workload.compute.inject_max_ms) {
