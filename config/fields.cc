@@ -256,14 +256,16 @@ void FieldWriter::Table(std::string_view key, bool chosen, std::string_view,
 void FieldLister::Add(const Field& field) {
   lines_.push_back({.key = Joined(path_, field.key),
                     .value = field.required ? "" : ValueText(field),
-                    .allowed = Allowed(field)});
+                    .allowed = Allowed(field),
+                    .help = std::string(field.help)});
 }
 
 void FieldLister::Texts(std::string_view key, std::vector<std::string>* value, Field::TextRule rule,
-                        std::string_view, Need need) {
+                        std::string_view help, Need need) {
   lines_.push_back({.key = Joined(path_, key),
                     .value = need == Need::kRequired ? "" : TextsValue(*value),
-                    .allowed = TextsAllowed(rule)});
+                    .allowed = TextsAllowed(rule),
+                    .help = std::string(help)});
 }
 
 void FieldLister::Table(std::string_view key, bool, std::string_view,

@@ -103,6 +103,7 @@ class FieldLister final : public ListFields {
     std::string key;    // with its path
     std::string value;  // as TOML; empty for a required key
     std::string allowed;
+    std::string help;
   };
   // Empty for no path.
   explicit FieldLister(std::string path) : path_(std::move(path)) {}

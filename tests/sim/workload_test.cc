@@ -1,6 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sstream>
+#include <string>
+
 #include "engines/all_reduce/options.h"
 #include "engines/p_reduce/options.h"
 #include "tests/sim/sim_testing.h"
@@ -76,6 +79,23 @@ TEST(Workload, EnginesAsTexts) {
   EXPECT_FALSE(ParseEngine("p-reduce:grop_size=3").ok());
   EXPECT_FALSE(ParseEngine("no-such-engine").ok());
   EXPECT_FALSE(ParseEngine("p-reduce:group_size").ok());
+}
+
+TEST(Workload, EveryKeySaysWhatItMeans) {
+  std::istringstream lines(WorkloadReference());
+  std::string key;
+  std::string help;
+  while (std::getline(lines, key)) {
+    EXPECT_TRUE(std::getline(lines, help) && help.starts_with("    ")) << key;
+  }
+}
+
+TEST(Workload, WarnsOfLinksThatNobodyUses) {
+  const std::string bandwidth = "[reduce]\nbandwidth_mb_per_s = 125.0\n";
+  EXPECT_THAT(WorkloadWarning(FromText(bandwidth)),
+              HasSubstr("reduce.bandwidth_mb_per_s is of links between hosts"));
+  EXPECT_EQ(WorkloadWarning(FromText("[cluster]\nworkers_per_host = 7\n" + bandwidth)), "");
+  EXPECT_EQ(WorkloadWarning(FromText("[reduce]\nlocal_latency_us = 5.0\n")), "");
 }
 
 TEST(Workload, EveryWorkloadOfTheTreeLoads) {

@@ -61,6 +61,11 @@ Result<Workload> Load(const CommandOptions& options) {
   return workload;
 }
 
+void Warn(const Workload& workload) {
+  const std::string warning = WorkloadWarning(workload);
+  if (!warning.empty()) std::fprintf(stderr, "prdsim: warning: %s\n", warning.c_str());
+}
+
 Result<std::vector<EngineOptions>> Engines(const CommandOptions& options,
                                            const Workload& workload) {
   std::vector<EngineOptions> engines;
@@ -131,6 +136,7 @@ int RunOnce(const CommandOptions& options) {
   if (!workload.ok()) return Fail(workload.status());
   const Status drawable = CheckLoss(options, *workload);
   if (!drawable.ok()) return Fail(drawable);
+  if (!options.plane) Warn(*workload);
   if (options.seconds > 0) workload->cluster.cut = true;  // also where it is more than the file's
   const auto begin = std::chrono::steady_clock::now();
   const RunResult run = Simulate(*workload, {.seed = options.seed,
@@ -288,6 +294,7 @@ int RunCompare(const CommandOptions& options) {
   if (!workload.ok()) return Fail(workload.status());
   const Status drawable = CheckLoss(options, *workload);
   if (!drawable.ok()) return Fail(drawable);
+  Warn(*workload);
   const auto engines = Engines(options, *workload);
   if (!engines.ok()) return Fail(engines.status());
   const std::vector<Compared> rows = Compare(*workload, *engines, options.seed, options.runs);

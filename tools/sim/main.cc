@@ -225,8 +225,10 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   papers->callback([&] { code = prd::sim::RunPapersCommand(options); });
 
-  app.add_subcommand("keys",
-                     "Prints every key of a workload file: its default, and the values allowed")
+  app.add_subcommand(
+         "keys",
+         "Prints every key of a workload file: its default, the values allowed, and what it "
+         "means")
       ->callback([] { std::fputs(prd::sim::WorkloadReference().c_str(), stdout); });
 
   try {
