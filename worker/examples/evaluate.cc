@@ -1,6 +1,6 @@
 // prd-evaluate: how good the average of all workers' models is, over time, from the snapshots that
 // prd-train or prd-train-hyperplane leave. Runs beside the training (it lowers its own priority) or
-// after it; the times it prints are those at which the snapshots were taken.
+// after it; the times it prints are those at which the snapshots were taken, from the first one on.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -73,6 +73,10 @@ bool ParseArgs(int argc, char** argv, Args* args, int* exit_code) {
       ->check(CLI::Range(0.0, 86'400.0))
       ->capture_default_str();
   app.add_flag("--keep", args->keep, "Leaves used snapshots in the folder; else they are removed");
+  app.footer(
+      "Of several trainings that left snapshots in the folder, it evaluates the newest. If that "
+      "has "
+      "ended before, it says so: for the next one, use an empty folder.");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -137,20 +141,26 @@ class Evaluation {
 
   int Run() {
     if (!WaitForStart()) return 1;
-    const std::int64_t start_ns = snapshots_.FirstNs();
-    for (std::int64_t at_ns = start_ns; !g_stop; at_ns += args_.every_ms * 1'000'000) {
+    if (snapshots_.Ended(MonotonicNs())) {
+      std::fprintf(stderr,
+                   "prd-evaluate: the training that left these snapshots ended %.0f s ago\n",
+                   static_cast<double>(MonotonicNs() - snapshots_.LastNs()) / 1e9);
+    }
+    for (std::int64_t at_ns = snapshots_.BegunNs(args_.workers); !g_stop;
+         at_ns += args_.every_ms * 1'000'000) {
       if (!WaitUntil(at_ns + kSettleNs)) break;
       snapshots_.Look();
       // After the training, as fast as it comes, up to the last snapshot.
       if (at_ns > snapshots_.LastNs() && snapshots_.Ended(at_ns)) break;
-      Print(snapshots_.Average(at_ns), at_ns - start_ns, false);
+      Print(snapshots_.Average(at_ns), at_ns, false);
     }
     const example::AveragedModel last = snapshots_.AverageFinals();
+    if (!g_stop) snapshots_.Clear();
     if (last.live == 0) {
       std::fprintf(stderr, "prd-evaluate: no worker left a final model\n");
       return 1;
     }
-    Print(last, snapshots_.LastNs() - start_ns, true);
+    Print(last, snapshots_.LastNs(), true);
     return 0;
   }
 
@@ -178,12 +188,12 @@ class Evaluation {
     return !g_stop;
   }
 
-  void Print(const example::AveragedModel& average, std::int64_t time_ns, bool final) {
+  void Print(const example::AveragedModel& average, std::int64_t at_ns, bool final) {
     if (average.live == 0) return;
     std::printf(
         "{\"time_s\":%.3f,\"%s\":%s,\"updates\":%.0f,\"samples\":%lld,\"steps\":%lld,"
         "\"live\":%d,\"spread\":%.3g,\"final\":%s}\n",
-        static_cast<double>(time_ns) / 1e9, judge_->Measure(),
+        static_cast<double>(at_ns - snapshots_.FirstNs()) / 1e9, judge_->Measure(),
         Number(judge_->Judgement(average.parameters)).c_str(), average.updates,
         static_cast<long long>(average.samples), static_cast<long long>(average.steps),
         average.live, average.spread, final ? "true" : "false");

@@ -46,8 +46,8 @@ File OpenChecked(const std::string& path, std::size_t parameters, SnapshotHeader
   if (std::fread(&head, sizeof head, 1, file.get()) != 1) Fail(path, "is shorter than its header");
   if (std::memcmp(head.magic, kMagic, sizeof kMagic) != 0) Fail(path, "is not a snapshot");
   if (head.count != parameters) {
-    Fail(path, "holds " + std::to_string(head.count) + " parameters, the model has " +
-                   std::to_string(parameters));
+    Fail(path, "is of another model: it holds " + std::to_string(head.count) +
+                   " parameters, this model has " + std::to_string(parameters));
   }
   *header = head.header;
   return file;
@@ -67,7 +67,7 @@ bool ParseName(std::string_view name, SnapshotFile* file) {
   name.remove_prefix(kPrefix.size());
   if (!TakeNumber(&name, &file->rank) || !name.starts_with('-')) return false;
   name.remove_prefix(1);
-  return TakeNumber(&name, &file->number) && name == kSuffix;
+  return TakeNumber(&name, &file->time_ns) && name == kSuffix;
 }
 
 }  // namespace
@@ -78,9 +78,9 @@ std::int64_t MonotonicNs() {
       .count();
 }
 
-void WriteSnapshot(const std::string& dir, std::int64_t number, const Snapshot& snapshot) {
+void WriteSnapshot(const std::string& dir, const Snapshot& snapshot) {
   const std::string path = dir + "/" + std::string(kPrefix) + std::to_string(snapshot.header.rank) +
-                           "-" + std::to_string(number) + std::string(kSuffix);
+                           "-" + std::to_string(snapshot.header.time_ns) + std::string(kSuffix);
   const std::string unfinished = path + ".part";
   File file(std::fopen(unfinished.c_str(), "wb"));
   if (!file) Fail(unfinished, std::strerror(errno));
@@ -124,7 +124,7 @@ std::vector<SnapshotFile> ListSnapshots(const std::string& dir) {
   }
   if (error) Fail(dir, error.message());
   std::sort(files.begin(), files.end(), [](const SnapshotFile& a, const SnapshotFile& b) {
-    return std::tie(a.rank, a.number) < std::tie(b.rank, b.number);
+    return std::tie(a.rank, a.time_ns) < std::tie(b.rank, b.time_ns);
   });
   return files;
 }

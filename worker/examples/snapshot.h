@@ -1,8 +1,9 @@
 // Snapshots: what a worker leaves in a folder now and then so that another process can evaluate the
 // averaged model, outside the training's own time.
 //
-// A snapshot is one file, snapshot-RANK-NUMBER.bin, complete from the moment it has this name. It
-// is read by the machine that wrote it: native byte order.
+// A snapshot is one file, snapshot-RANK-TIME.bin, complete from the moment it has this name. The
+// time is the header's, so that a later training in the same folder overwrites none. It is read by
+// the machine that wrote it: native byte order.
 #ifndef PRD_WORKER_EXAMPLES_SNAPSHOT_H_
 #define PRD_WORKER_EXAMPLES_SNAPSHOT_H_
 
@@ -34,7 +35,7 @@ struct Snapshot {
 };
 
 // Throws std::runtime_error when the file cannot be written.
-void WriteSnapshot(const std::string& dir, std::int64_t number, const Snapshot& snapshot);
+void WriteSnapshot(const std::string& dir, const Snapshot& snapshot);
 
 // The header of a snapshot of `parameters` values, or the whole. Throws std::runtime_error that
 // says what is wrong with the file; gives nothing if it is not there (any more).
@@ -45,10 +46,10 @@ std::optional<Snapshot> ReadSnapshot(const std::string& path, std::size_t parame
 struct SnapshotFile {
   std::string path;
   int rank = 0;
-  std::int64_t number = 0;  // grows with time
+  std::int64_t time_ns = 0;
 };
 
-// All snapshots in `dir`, by rank and number. Throws std::runtime_error if it cannot be read.
+// All snapshots in `dir`, by rank and time. Throws std::runtime_error if it cannot be read.
 std::vector<SnapshotFile> ListSnapshots(const std::string& dir);
 
 }  // namespace example

@@ -13,22 +13,56 @@ SnapshotAverager::SnapshotAverager(std::string dir, std::size_t parameters, std:
 
 void SnapshotAverager::Look() {
   for (SnapshotFile& file : ListSnapshots(dir_)) {
-    auto& of_rank = headers_[file.rank];
-    // With `keep`, files that Average has passed are still there: they are not looked at again.
-    if (!of_rank.empty() && file.number <= of_rank.rbegin()->first) continue;
+    // What Average has passed, or an earlier training has left, may still be there.
+    const auto seen = headers_.find(file.rank);
+    if (file.time_ns <= earlier_ns_) continue;
+    if (seen != headers_.end() && file.time_ns <= seen->second.rbegin()->first) continue;
     const auto header = ReadSnapshotHeader(file.path, parameters_);
     if (!header) continue;
-    first_ns_ = std::min(first_ns_, header->time_ns);
-    of_rank[file.number] = {std::move(file.path), *header};
+    first_ns_.try_emplace(file.rank, file.time_ns);
+    headers_[file.rank][file.time_ns] = {std::move(file.path), *header};
+  }
+  LeaveOutEarlierTraining();
+}
+
+// A training's final snapshots are later than the first ones of all its workers, which are of no
+// step.
+void SnapshotAverager::LeaveOutEarlierTraining() {
+  std::int64_t begun_ns = kNone;
+  for (const auto& [rank, entries] : headers_) {
+    for (const auto& [time_ns, entry] : entries) {
+      if (entry.header.steps == 0 && entry.header.final == 0)
+        begun_ns = std::max(begun_ns, time_ns);
+    }
+  }
+  for (const auto& [rank, entries] : headers_) {
+    for (const auto& [time_ns, entry] : entries) {
+      if (entry.header.final != 0 && time_ns < begun_ns) {
+        earlier_ns_ = std::max(earlier_ns_, time_ns);
+      }
+    }
+  }
+  for (auto of_rank = headers_.begin(); of_rank != headers_.end();) {
+    auto& [rank, entries] = *of_rank;
+    const auto kept = entries.upper_bound(earlier_ns_);
+    if (kept != entries.begin()) first_ns_.erase(rank);
+    for (auto old = entries.begin(); old != kept; old = entries.erase(old)) Remove(old->second);
+    if (!entries.empty()) first_ns_.try_emplace(rank, entries.begin()->first);
+    of_rank = entries.empty() ? headers_.erase(of_rank) : std::next(of_rank);
   }
 }
 
-std::int64_t SnapshotAverager::FirstNs() const { return first_ns_; }
+std::int64_t SnapshotAverager::BegunNs(std::size_t workers) const {
+  std::vector<std::int64_t> times;
+  for (const auto& [rank, time_ns] : first_ns_) times.push_back(time_ns);
+  std::sort(times.begin(), times.end());
+  return times[workers - 1];
+}
 
 std::int64_t SnapshotAverager::LastNs() const {
-  std::int64_t last = first_ns_;
+  std::int64_t last = FirstNs();
   for (const auto& [rank, entries] : headers_) {
-    last = std::max(last, entries.rbegin()->second.header.time_ns);
+    last = std::max(last, entries.rbegin()->first);
   }
   return last;
 }
@@ -49,14 +83,10 @@ AveragedModel SnapshotAverager::Average(std::int64_t at_ns) {
   AveragedModel dead;
   for (auto& [rank, entries] : headers_) {
     // The newest that is not later; what lies before it is of no more use.
-    auto next = std::find_if(entries.begin(), entries.end(), [&](const auto& entry) {
-      return entry.second.header.time_ns > at_ns;
-    });
+    const auto next = entries.upper_bound(at_ns);
     if (next == entries.begin()) continue;
     const auto newest = std::prev(next);
-    for (auto old = entries.begin(); old != newest; old = entries.erase(old)) {
-      if (!keep_) std::remove(old->second.path.c_str());
-    }
+    for (auto old = entries.begin(); old != newest; old = entries.erase(old)) Remove(old->second);
     const SnapshotHeader& header = newest->second.header;
     if (Live(header, at_ns)) {
       live.push_back(&newest->second);
@@ -80,6 +110,16 @@ AveragedModel SnapshotAverager::AverageFinals() {
     if (newest.header.final != 0) finals.push_back(&newest);
   }
   return Combine(finals);
+}
+
+void SnapshotAverager::Clear() {
+  for (const auto& [rank, entries] : headers_) {
+    for (const auto& [time_ns, entry] : entries) Remove(entry);
+  }
+}
+
+void SnapshotAverager::Remove(const Entry& entry) const {
+  if (!keep_) std::remove(entry.path.c_str());
 }
 
 AveragedModel SnapshotAverager::Combine(const std::vector<const Entry*>& entries) const {

@@ -31,12 +31,15 @@ class SnapshotAverager {
   // taken for dead. keep: files are left; else those that are no longer needed are removed.
   SnapshotAverager(std::string dir, std::size_t parameters, std::int64_t live_ns, bool keep);
 
-  // Reads what is new in the folder.
+  // Reads what is new in the folder. Once a worker has begun another training there, what is left
+  // of an earlier one that ended is as if it had not been.
   void Look();
 
   std::size_t workers() const { return headers_.size(); }  // seen so far
+  // When so many workers had left a snapshot. REQUIRES: 0 < workers <= workers().
+  std::int64_t BegunNs(std::size_t workers) const;
   // The earliest snapshot's time. REQUIRES: workers() > 0.
-  std::int64_t FirstNs() const;
+  std::int64_t FirstNs() const { return BegunNs(1); }
   // The latest snapshot's time. REQUIRES: workers() > 0.
   std::int64_t LastNs() const;
   // Every worker seen has left its final snapshot or is dead at this time.
@@ -47,20 +50,27 @@ class SnapshotAverager {
   // Averages the final snapshots alone.
   AveragedModel AverageFinals();
 
+  // Removes all files that Look has read, unless they are kept.
+  void Clear();
+
  private:
+  static constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::min();
   struct Entry {
     std::string path;
     SnapshotHeader header;
   };
   bool Live(const SnapshotHeader& header, std::int64_t at_ns) const;
+  void LeaveOutEarlierTraining();
+  void Remove(const Entry& entry) const;
   AveragedModel Combine(const std::vector<const Entry*>& entries) const;
 
   const std::string dir_;
   const std::size_t parameters_;
   const std::int64_t live_ns_;
   const bool keep_;
-  std::map<int, std::map<std::int64_t, Entry>> headers_;  // rank -> number -> entry
-  std::int64_t first_ns_ = std::numeric_limits<std::int64_t>::max();
+  std::map<int, std::map<std::int64_t, Entry>> headers_;  // rank -> time -> entry; none is empty
+  std::map<int, std::int64_t> first_ns_;                  // by rank, of its snapshots
+  std::int64_t earlier_ns_ = kNone;                       // an earlier training's end
 };
 
 }  // namespace example

@@ -56,7 +56,7 @@ class Snapshots {
 
   void Write(const SnapshotHeader& header) {
     if (args_.snapshot_dir.empty()) return;
-    WriteSnapshot(args_.snapshot_dir, number_++, {header, learner_.CopyParameters()});
+    WriteSnapshot(args_.snapshot_dir, {header, learner_.CopyParameters()});
     due_ns_ = header.time_ns + args_.snapshot_ms * 1'000'000;
   }
   bool Due(std::int64_t now_ns) const { return now_ns >= due_ns_; }
@@ -64,7 +64,6 @@ class Snapshots {
  private:
   const TrainArgs& args_;
   Learner& learner_;
-  std::int64_t number_ = 0;
   std::int64_t due_ns_ = 0;
 };
 

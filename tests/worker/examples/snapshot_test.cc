@@ -20,20 +20,20 @@ constexpr std::int64_t kLiveNs = 1000;
 
 class SnapshotTest : public ::testing::Test {
  protected:
-  void Write(int rank, std::int64_t number, std::int64_t time_ns, std::vector<float> parameters,
+  void Write(int rank, std::int64_t steps, std::int64_t time_ns, std::vector<float> parameters,
              bool final = false) {
     Snapshot snapshot;
     snapshot.header = {.rank = rank,
                        .final = final ? 1 : 0,
                        .time_ns = time_ns,
-                       .steps = number,
-                       .samples = 10 * number,
-                       .updates = 0.5 * static_cast<double>(number)};
+                       .steps = steps,
+                       .samples = 10 * steps,
+                       .updates = 0.5 * static_cast<double>(steps)};
     snapshot.parameters = std::move(parameters);
-    WriteSnapshot(dir_.path(), number, snapshot);
+    WriteSnapshot(dir_.path(), snapshot);
   }
-  std::string Path(int rank, int number) const {
-    return dir_.path() + "/snapshot-" + std::to_string(rank) + "-" + std::to_string(number) +
+  std::string Path(int rank, int time_ns) const {
+    return dir_.path() + "/snapshot-" + std::to_string(rank) + "-" + std::to_string(time_ns) +
            ".bin";
   }
 
@@ -42,35 +42,36 @@ class SnapshotTest : public ::testing::Test {
 
 TEST_F(SnapshotTest, IsReadAsWritten) {
   Write(3, 7, 42, {1.5F, -2}, true);
-  const auto snapshot = ReadSnapshot(Path(3, 7), 2);
+  const auto snapshot = ReadSnapshot(Path(3, 42), 2);
   ASSERT_TRUE(snapshot.has_value());
   EXPECT_THAT(snapshot->parameters, ElementsAre(1.5F, -2));
   EXPECT_EQ(snapshot->header.rank, 3);
   EXPECT_EQ(snapshot->header.final, 1);
   EXPECT_EQ(snapshot->header.time_ns, 42);
   EXPECT_EQ(snapshot->header.samples, 70);
-  EXPECT_FALSE(ReadSnapshot(Path(3, 8), 2).has_value());
+  EXPECT_FALSE(ReadSnapshot(Path(3, 43), 2).has_value());
 }
 
 TEST_F(SnapshotTest, WhatIsNotOneIsRefused) {
   Write(0, 0, 1, {1, 2});
-  EXPECT_THAT([&] { ReadSnapshot(Path(0, 0), 3); },
-              ThrowsMessage<std::runtime_error>(HasSubstr("holds 2 parameters, the model has 3")));
-  std::filesystem::resize_file(Path(0, 0), std::filesystem::file_size(Path(0, 0)) - 1);
-  EXPECT_THAT([&] { ReadSnapshot(Path(0, 0), 2); },
+  EXPECT_THAT([&] { ReadSnapshot(Path(0, 1), 3); },
+              ThrowsMessage<std::runtime_error>(
+                  HasSubstr("is of another model: it holds 2 parameters, this model has 3")));
+  std::filesystem::resize_file(Path(0, 1), std::filesystem::file_size(Path(0, 1)) - 1);
+  EXPECT_THAT([&] { ReadSnapshot(Path(0, 1), 2); },
               ThrowsMessage<std::runtime_error>(HasSubstr("ends early")));
-  std::ofstream(Path(0, 1)) << std::string(200, 'x');
-  EXPECT_THAT([&] { ReadSnapshotHeader(Path(0, 1), 2); },
-              ThrowsMessage<std::runtime_error>(HasSubstr("is not a snapshot")));
-  std::ofstream(Path(0, 2)) << "x";
+  std::ofstream(Path(0, 2)) << std::string(200, 'x');
   EXPECT_THAT([&] { ReadSnapshotHeader(Path(0, 2), 2); },
+              ThrowsMessage<std::runtime_error>(HasSubstr("is not a snapshot")));
+  std::ofstream(Path(0, 3)) << "x";
+  EXPECT_THAT([&] { ReadSnapshotHeader(Path(0, 3), 2); },
               ThrowsMessage<std::runtime_error>(HasSubstr("shorter than its header")));
 }
 
-TEST_F(SnapshotTest, ListIsByRankAndNumberAndLeavesOthersOut) {
-  Write(1, 10, 1, {1});
-  Write(1, 9, 1, {1});
-  Write(0, 2, 1, {1});
+TEST_F(SnapshotTest, ListIsByRankAndTimeAndLeavesOthersOut) {
+  Write(1, 0, 10, {1});
+  Write(1, 0, 9, {1});
+  Write(0, 0, 2, {1});
   std::ofstream(Path(0, 3) + ".part") << "x";
   std::ofstream(dir_.path() + "/snapshot-x-1.bin") << "x";
   std::vector<std::string> paths;
@@ -88,6 +89,7 @@ TEST_F(SnapshotTest, AveragesTheNewestAtATime) {
   averager.Look();
   EXPECT_EQ(averager.workers(), 2U);
   EXPECT_EQ(averager.FirstNs(), 100);
+  EXPECT_EQ(averager.BegunNs(2), 150);
   EXPECT_EQ(averager.LastNs(), 300);
   const AveragedModel model = averager.Average(250);
   EXPECT_THAT(model.parameters, ElementsAre(4, 1.5F));
@@ -96,9 +98,11 @@ TEST_F(SnapshotTest, AveragesTheNewestAtATime) {
   EXPECT_EQ(model.samples, 10);
   EXPECT_EQ(model.updates, 0.5);
   // What lies before is removed, what may still be needed is not.
-  EXPECT_FALSE(std::filesystem::exists(Path(0, 0)));
-  EXPECT_TRUE(std::filesystem::exists(Path(0, 1)));
-  EXPECT_TRUE(std::filesystem::exists(Path(0, 2)));
+  EXPECT_FALSE(std::filesystem::exists(Path(0, 100)));
+  EXPECT_TRUE(std::filesystem::exists(Path(0, 200)));
+  EXPECT_TRUE(std::filesystem::exists(Path(0, 300)));
+  averager.Clear();
+  EXPECT_TRUE(std::filesystem::is_empty(dir_.path()));
 }
 
 TEST_F(SnapshotTest, KeepsFilesWhenAskedTo) {
@@ -108,7 +112,9 @@ TEST_F(SnapshotTest, KeepsFilesWhenAskedTo) {
   averager.Look();
   averager.Average(250);
   averager.Look();
-  EXPECT_TRUE(std::filesystem::exists(Path(0, 0)));
+  averager.Clear();
+  EXPECT_TRUE(std::filesystem::exists(Path(0, 100)));
+  EXPECT_TRUE(std::filesystem::exists(Path(0, 200)));
   EXPECT_THAT(averager.Average(260).parameters, ElementsAre(3));
   EXPECT_EQ(averager.FirstNs(), 100);
 }
@@ -139,6 +145,30 @@ TEST_F(SnapshotTest, EndsWhenAllFinalsAreThere) {
   EXPECT_EQ(finals.finals, 2);
   EXPECT_EQ(finals.spread, 0);
   EXPECT_THAT(finals.parameters, ElementsAre(1));
+}
+
+TEST_F(SnapshotTest, OfTwoTrainingsTheLaterOneCounts) {
+  Write(0, 0, 100, {1});
+  Write(0, 5, 200, {2}, true);
+  Write(1, 5, 210, {2}, true);
+  SnapshotAverager averager(dir_.path(), 1, kLiveNs, true);
+  averager.Look();
+  Write(1, 4, 230, {1});  // of a worker that the others went on without
+  averager.Look();
+  EXPECT_EQ(averager.AverageFinals().finals, 1);
+  EXPECT_TRUE(averager.Ended(1231));
+  Write(0, 0, 300, {8});
+  averager.Look();
+  EXPECT_EQ(averager.FirstNs(), 230);
+  EXPECT_FALSE(averager.Ended(400));
+  Write(0, 3, 400, {9}, true);
+  averager.Look();
+  averager.Look();
+  EXPECT_THAT(averager.AverageFinals().parameters, ElementsAre(9));
+  EXPECT_TRUE(std::filesystem::exists(Path(1, 210)));
+  SnapshotAverager removes(dir_.path(), 1, kLiveNs, false);
+  removes.Look();
+  EXPECT_FALSE(std::filesystem::exists(Path(1, 210)));
 }
 
 TEST_F(SnapshotTest, NobodyLiveGivesNoModel) {

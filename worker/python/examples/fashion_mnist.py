@@ -92,7 +92,7 @@ class Snapshots:
 
     def __init__(self, folder, every_ms, worker):
         self._folder, self._every_ns, self._worker = folder, every_ms * 1_000_000, worker
-        self._number = self._due_ns = 0
+        self._due_ns = 0
         self.updates = 0.0
 
     def write(self, now_ns, final=False, always=False):
@@ -101,11 +101,10 @@ class Snapshots:
         values = torch.cat([p.detach().flatten() for p in self._worker.model.parameters()]).numpy().tobytes()
         steps, samples = self._worker.trained
         head = SNAPSHOT.pack(b"PRDSNAP1", len(values) // 4, self._worker.rank, final, now_ns, steps, samples, self.updates)
-        path = self._folder / f"snapshot-{self._worker.rank}-{self._number}.bin"
+        path = self._folder / f"snapshot-{self._worker.rank}-{now_ns}.bin"
         part = path.with_suffix(".bin.part")
         part.write_bytes(head + values)
         part.rename(path)
-        self._number += 1
         self._due_ns = now_ns + self._every_ns
         return True
 
