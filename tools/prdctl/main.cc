@@ -18,6 +18,7 @@
 #include "common/base/text.h"
 #include "common/io/curve.h"
 #include "common/io/secret.h"
+#include "engines/any_engine.h"
 #include "tools/prdctl/admin_source.h"
 #include "tools/prdctl/commands.h"
 #include "tools/prdctl/files_source.h"
@@ -263,6 +264,15 @@ using Command = std::function<Status(HistorySource&, const Console&)>;
 bool IsRankText(const std::string& text) {
   return !text.empty() && text.size() < 10 &&
          text.find_first_not_of("0123456789") == std::string::npos;
+}
+
+// As a list of values in a help text.
+std::string EngineNames() {
+  std::string names;
+  for (const EngineOptions& options : AllEngines()) {
+    names += (names.empty() ? "" : ",") + std::string(EngineName(options));
+  }
+  return names;
 }
 
 CLI::Validator IsRank() {
@@ -526,7 +536,9 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
       "needs. For this job alone: a later start of it has the engine of the config",
       OperatorVerb::kSwitch);
   change->add_option("job", f.run, job)->required();
-  change->add_option("engine", f.engine, "The engine's name, as in the config")->required();
+  change->add_option("engine", f.engine, "The engine's name, as in the config")
+      ->type_name("TEXT:{" + EngineNames() + "}")
+      ->required();
   change->add_option("settings", f.settings,
                      "KEY=VALUE, as in the engine's table of the config; others are at their "
                      "defaults, or stay as they are where the engine stays. Also lease_ms and "

@@ -60,6 +60,8 @@ class Completion(unittest.TestCase):
         self.assertEqual(offered("prdctl", "export", "--format", "=", "c"), ["csv"])  # as bash cuts --format=c
         self.assertEqual(offered("prdctl", "groups", "--kind", "=", ""), ["average", "final", "initial", "round", "train"])
         self.assertEqual(offered("prdctl", "groups", "--last", ""), [])
+        self.assertEqual(offered("prdctl", "switch", "toy", "p"), ["p-reduce", "prague"])
+        self.assertEqual(offered("prdctl", "--json", "switch", "--reason", "slow", "toy", "--reason", "=", "slow", "al"), ["all-reduce"])
         with tempfile.TemporaryDirectory() as folder:
             pathlib.Path(folder, "job.toml").touch()
             self.assertEqual(offered("prd", "--config", "jo", folder=folder), ["job.toml"])
@@ -72,9 +74,11 @@ class Completion(unittest.TestCase):
                 environment = dict(os.environ, PYTHONPATH=str(ROOT / "worker/python"), PRD_LIBRARY=str(BIN.parent / "worker/libprd.so.0"),
                                    PRD_CONTROLLER=c.endpoint, PRD_JOB=job, PRD_RANK="0")
                 subprocess.run(["/usr/bin/python3", ROOT / "tools/package_lib/trial/train.py"], env=environment, check=True, stdout=subprocess.DEVNULL, timeout=90)
-            for words in (["workers"], ["groups", "--run"], ["explain"], ["--json", "explain", "-r"]):
+            for words in (["workers"], ["groups", "--run"], ["explain"], ["--json", "explain", "-r"],
+                          ["evict"], ["end"], ["pause"], ["resume"], ["switch"], ["prune"], ["drain", "--job"]):
                 self.assertEqual(offered("prdctl", *words, "", PRD_ADMIN=c.admin), ["toy-1", "toy-2"])
             self.assertEqual(offered("prdctl", "--admin", c.admin, "graph", "toy-2"), ["toy-2"])
+            self.assertEqual(offered("prdctl", "evict", "toy-2", "", PRD_ADMIN=c.admin), [])
         self.assertEqual(offered("prdctl", "workers", "", PRD_ADMIN="ipc:///nowhere"), [], "no daemon: no names, and no error")
 
 
