@@ -70,14 +70,19 @@ Task<Status> SessionCalls::Step(StepInput input) {
 }
 
 // Gradients and changes of a step are weighted by its samples. Averages of parameters are not,
-// unless the engine's options say so, and what is exchanged or pushed is not. One worker says it
-// for the job.
+// unless a group's weights are by its signals and the options say so, and what is exchanged or
+// pushed is not. One worker says it for the job, once steps differ.
 void SessionCalls::SayIfNotWeighed(const Welcome& welcome, std::int64_t samples) {
   if (samples == 0 || said_samples_ || welcome.rank != 0 || AllOrNone(welcome.plan)) return;
+  const SessionView::Progress before = background_->view().progress();
+  const auto differs = [samples](const Trained& of) { return of.samples != of.steps * samples; };
+  if (!differs(before.own) && !differs(before.job.trained)) return;
   said_samples_ = true;
-  background_->log().Say("engine " + welcome.engine +
-                         " does not weigh by samples, unless its options say so: batches of any "
-                         "size count alike in its averages");
+  const bool announced = TrainsInGroups(welcome.plan) && !DrawnAhead(welcome.plan);
+  background_->log().Say("steps differ in their samples, and engine " + welcome.engine +
+                         " does not weigh by them" +
+                         (announced ? ", unless its weights = \"samples\"" : "") +
+                         ": batches of any size count alike in its averages");
 }
 
 // Whether the step's gradients, or the parameters where there are none, have a value that is not

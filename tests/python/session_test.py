@@ -185,12 +185,18 @@ class Sessions(unittest.TestCase):
             first.finish()
 
     def test_the_log_goes_to_its_function(self):
-        with place.Cluster(place.job("p-reduce", 1)) as c:
-            lines = []
-            worker = Worker(c, 0, log=lines.append).attach()
-            worker.step(1, samples=8)
-            self.assertRegex(lines[0], "does not weigh by samples")
-            worker.session.close()
+        for engine, option in (("p-reduce", ', unless its weights = "samples"'), ("hop", "")):
+            with self.subTest(engine=engine), place.Cluster(place.job(engine, 2)) as c:
+                lines = []
+
+                def train(rank):
+                    worker = Worker(c, rank, log=lines.append if rank == 0 else None).attach()
+                    for _ in range(10):
+                        worker.step(1, samples=8 + rank)
+                    worker.session.finish()
+
+                place.in_threads(2, train)
+                self.assertEqual(lines, [f"steps differ in their samples, and engine {engine} does not weigh by them{option}: batches of any size count alike in its averages"])
 
     def test_an_exception_leaves_with_its_text_and_the_others_go_on(self):
         with place.Cluster(place.job("all-reduce", 2)) as c:

@@ -396,9 +396,13 @@ const char* c_asks_and_averages(const char* endpoint, int rank) {
   for (int i = 0; i < kValues; ++i) model.gradients[i] = (float)rank;
   const prd_step_input input = {.size = sizeof input, .samples = 8};
   CHECK(end_call(session, prd_step(session, &input), &model) == 0);
+  CHECK(prd_log_line(session) == NULL);
+  for (int i = 0; i < kValues; ++i) model.gradients[i] = 0;
+  const prd_step_input smaller = {.size = sizeof smaller, .samples = 4};
+  CHECK(end_call(session, prd_step(session, &smaller), &model) == 0);
   const char* line = prd_log_line(session);
   if (rank == 0) {
-    CHECK(line != NULL && has(line, "does not weigh by samples"));
+    CHECK(line != NULL && has(line, "does not weigh by them, unless its weights = \"samples\""));
     line = prd_log_line(session);
   }
   CHECK(line == NULL);
