@@ -192,7 +192,12 @@ std::string StartWaits(const RunState& run, Instant now) {
   }
   std::string text = "waiting for the common start: " + std::to_string(here) + " of " +
                      std::to_string(start.workers()) + " workers are here";
-  if (!missing.empty()) text += "; missing: " + words::Ranks(missing);
+  // Ranks from `workers` on are here in place of lower ones, which then are not all missing.
+  const int lacking = awaits ? static_cast<int>(missing.size()) : start.workers() - here;
+  if (!missing.empty() && lacking > 0) {
+    const bool all = lacking == static_cast<int>(missing.size());
+    text += "; missing: " + (all ? "" : std::to_string(lacking) + " of ") + words::Ranks(missing);
+  }
   text += run.admissions().RefusalWords();
   if (awaits) {
     return text + "; goes on without the missing in " +
