@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "common/io/curve.h"
+#include "common/io/file_access.h"
 #include "common/io/log.h"
 #include "config/config.h"
 #include "config/engines_json.h"
@@ -97,8 +98,18 @@ prd::Status CheckFolder(const prd::Config& config, const char* key, std::string_
                          "\", and there is no folder " + folder.string());
 }
 
+// A start makes it. Whose it is shows only then: prd may run as another user. The unit sets the
+// mode of /var/lib/prd as it starts.
+prd::Status CheckStateDir(const prd::Config& config) {
+  const std::string& dir = config.daemon.state_dir;
+  std::error_code error;
+  if (dir == "/var/lib/prd" || !std::filesystem::exists(dir, error)) return prd::Status::Ok();
+  return prd::CheckClosedFolder(config.file + ": daemon.state_dir", dir);
+}
+
 prd::Status CheckFolders(const prd::Config& config) {
   const prd::DaemonConfig& daemon = config.daemon;
+  PRD_RETURN_IF_ERROR(CheckStateDir(config));
   PRD_RETURN_IF_ERROR(CheckFolder(config, "audit_log", daemon.audit_log));
   if (daemon.listen.starts_with(kIpc)) {
     PRD_RETURN_IF_ERROR(CheckFolder(config, "listen", daemon.listen));
@@ -163,8 +174,9 @@ int main(int argc, char** argv) {
   app.footer(kMore);
   app.add_option("--config", file, "The configuration file (TOML)")->capture_default_str();
   app.add_flag("--check-config", check,
-               "Print all errors of the configuration, and exit. An address in use, or a "
-               "max_connections above the limit on descriptors, only a start finds");
+               "Print all errors of the configuration, and exit. An address in use, a state_dir of "
+               "another user, or a max_connections above the limit on descriptors, only a start "
+               "finds");
   app.add_flag("--list-keys", keys,
                "Print every key of the configuration: its default, and the values allowed");
   app.add_flag("--engines-json", engines,

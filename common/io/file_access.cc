@@ -82,12 +82,18 @@ Result<std::string> ReadOwnFile(const std::string& path, FileKind kind) {
 }
 
 Status CheckPrivateFolder(const std::string& what, const std::string& path) {
+  PRD_RETURN_IF_ERROR(CheckClosedFolder(what, path));
+  struct stat info {};
+  ::stat(path.c_str(), &info);
+  return CheckOwner(what + " " + path, info);
+}
+
+Status CheckClosedFolder(const std::string& what, const std::string& path) {
   struct stat info {};
   const std::string name = what + " " + path;
   if (::stat(path.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) {
     return Status(Code::kInvalidArgument, name + ": is no folder");
   }
-  PRD_RETURN_IF_ERROR(CheckOwner(name, info));
   if ((info.st_mode & (S_IRWXG | S_IRWXO)) == 0) return Status::Ok();
   char mode[8];
   std::snprintf(mode, sizeof mode, "%03o", static_cast<unsigned>(info.st_mode & 0777));

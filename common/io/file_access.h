@@ -23,6 +23,8 @@ Result<std::string> ReadOwnFile(const std::string& path, FileKind kind);
 // A folder that is there: this user or root owns it, and nobody else may enter it. `what` is put
 // before its path in messages.
 Status CheckPrivateFolder(const std::string& what, const std::string& path);
+// The same of whoever owns it: for a folder that is another user's to use.
+Status CheckClosedFolder(const std::string& what, const std::string& path);
 
 // $CREDENTIALS_DIRECTORY/NAME if there is such a file, else empty.
 std::string CredentialFile(const std::string& name);

@@ -118,6 +118,12 @@ TEST(FileAccess, AFolderIsForItsOwnerAlone) {
   }
   WriteFile(dir / "file", "");
   EXPECT_FALSE(CheckPrivateFolder("state_dir", dir / "file").ok());
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a folder away";
+  ASSERT_EQ(::chmod(dir.path().c_str(), 0700), 0);
+  ASSERT_EQ(::chown(dir.path().c_str(), 65534, 65534), 0);
+  EXPECT_THAT(CheckPrivateFolder("state_dir", dir.path()).message(),
+              HasSubstr("its owner is user 65534"));
+  EXPECT_TRUE(CheckClosedFolder("state_dir", dir.path()).ok());
 }
 
 }  // namespace

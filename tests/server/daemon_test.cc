@@ -2,6 +2,7 @@
 // does.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <cstdlib>
@@ -276,6 +277,22 @@ TEST(DaemonFlags, AFolderThatIsMissingIsFoundBeforeAStart) {
   }
   EXPECT_EQ(check("audit_log = \"" + dir.path() + "/log\"").code, 0);
   EXPECT_EQ(check("audit_log = \"/var/log/prd/log\"\nadmin = \"ipc:///run/prd/x.sock\"").code, 0);
+}
+
+TEST(DaemonFlags, AStateDirThatOthersMayEnterIsFoundBeforeAStart) {
+  const ScratchDir dir;
+  const std::string state = dir / "state";
+  std::ofstream(dir / "prd.toml") << "[daemon]\nstate_dir = \"" << state
+                                  << "\"\n[[job]]\nname = \"*\"\nengine = \"p-reduce\"\n";
+  const auto check = [&] { return RunDaemon({"--check-config", "--config", dir / "prd.toml"}); };
+  EXPECT_EQ(check().code, 0);
+  ASSERT_EQ(::mkdir(state.c_str(), 0700), 0);
+  EXPECT_EQ(check().code, 0);
+  ASSERT_EQ(::chmod(state.c_str(), 0755), 0);
+  const Ended ended = check();
+  EXPECT_EQ(ended.code, 2);
+  EXPECT_THAT(ended.output, HasSubstr("prd.toml: daemon.state_dir " + state +
+                                      ": others may enter it (its mode is 755)"));
 }
 
 TEST(DaemonFlags, OutputThatCannotBeWrittenIsAnError) {
