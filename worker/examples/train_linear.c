@@ -1,6 +1,6 @@
 /* A training program in C: fits a linear model to points that each worker draws for itself.
  *
- *   PRD_JOB=linear PRD_RANK=0 prd-train-linear STEPS
+ *   PRD_JOB=linear PRD_RANK=0 prd-train-linear [STEPS]
  *
  * It shows what a program does that waits for itself: between two slices of a wait it looks for
  * SIGINT, and leaves. */
@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { kInputs = 64, kBatch = 32 };
 
@@ -113,8 +114,26 @@ static int train(prd_session* session, int64_t steps) {
   return 0;
 }
 
+static const char usage[] =
+    "usage: PRD_JOB=linear prd-train-linear [STEPS]\n"
+    "STEPS: 1 or more; 1000 by default. PRD_CONTROLLER, PRD_RANK, ...: as for any worker.\n";
+
+/* 0 or less: it is no number. */
+static int64_t number_of_steps(const char* text) {
+  char* end = NULL;
+  const int64_t steps = strtoll(text, &end, 10);
+  return *text != 0 && *end == 0 ? steps : 0;
+}
+
 int main(int argc, char** argv) {
-  const int64_t steps = argc > 1 ? strtoll(argv[1], NULL, 10) : 1000;
+  if (argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
+    return fputs(usage, stdout) < 0 || fflush(stdout) != 0;
+  }
+  const int64_t steps = argc > 1 ? number_of_steps(argv[1]) : 1000;
+  if (argc > 2 || steps < 1) {
+    fputs(usage, stderr);
+    return 2;
+  }
   prd_options options = {.size = sizeof options};
   int32_t code = prd_options_from_environment(&options);
   if (code < 0) return fail("environment", code, prd_message(NULL));

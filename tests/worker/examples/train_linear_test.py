@@ -76,6 +76,15 @@ class TrainLinear(unittest.TestCase):
             out, err = program.communicate(timeout=60)
             self.assertEqual((program.returncode, out), (0, "rank -1 left after 0 steps\n"), err)
 
+    def test_what_is_no_number_of_steps_is_refused(self):
+        for arguments in (["abc"], ["-5"], ["0"], [""], ["7x"], ["5", "6"]):
+            done = subprocess.run([f"{BIN}/prd-train-linear", *arguments], capture_output=True, text=True)
+            self.assertEqual((done.returncode, done.stdout), (2, ""), arguments)
+            self.assertIn("usage: ", done.stderr)
+        done = subprocess.run([f"{BIN}/prd-train-linear", "--help"], capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertIn("STEPS", done.stdout)
+
 
 if __name__ == "__main__":
     unittest.main()
