@@ -483,13 +483,15 @@ int Measure(const BrokerOptions& options) {
     if (sealed_echo) sealed.Tell("echo_keys_", &line);
     std::printf("%s\n", line.dump().c_str());
   } else {
-    std::printf("%d clients, P=%d, medians of %d rounds      prd       bare echo   ratio%s\n",
-                options.clients, options.group_size, options.rounds,
+    const std::string load = std::to_string(options.clients) +
+                             " clients, P=" + std::to_string(options.group_size) + ", medians of " +
+                             std::to_string(options.rounds) + " rounds";
+    std::printf("%-40s %12s %12s %8s%s\n", load.c_str(), "prd", "bare echo", "prd/echo",
                 options.keys ? "   echo with keys" : "");
     const auto row = [&](const char* name, const std::vector<double> Rounds::*of) {
       const double ours = Median(broker.*of);
       const double echoes = Median(bare.*of);
-      std::printf("%-40s %12.1f %12.1f %7.2f", name, ours, echoes, echoes > 0 ? ours / echoes : 0);
+      std::printf("%-40s %12.1f %12.1f %8.2f", name, ours, echoes, echoes > 0 ? ours / echoes : 0);
       if (sealed_echo) std::printf(" %16.1f", Median(sealed.*of));
       std::printf("\n");
     };
@@ -505,6 +507,12 @@ int Measure(const BrokerOptions& options) {
 }  // namespace
 
 int BenchBroker(const BrokerOptions& options) {
+  if (options.group_size > options.clients) {
+    std::fprintf(stderr,
+                 "prdbench: --group-size: found %d, allowed is 2 to %d, as many as --clients\n",
+                 options.group_size, options.clients);
+    return 2;
+  }
   CatchInterrupts();
   try {
     return Measure(options);

@@ -282,6 +282,17 @@ class Loop {
   std::vector<std::pair<std::size_t, Instant>> deadlines_;  // before script_[first]
 };
 
+// By name.
+std::vector<std::pair<std::string, EngineOptions>> Measurable() {
+  std::vector<std::pair<std::string, EngineOptions>> engines;
+  for (const EngineOptions& options : AllEngines()) {
+    engines.emplace_back(EngineName(options), options);
+  }
+  engines.emplace_back("prague/random",
+                       PragueOptions{.generator = PragueOptions::Generator::kRandom});
+  return engines;
+}
+
 }  // namespace
 
 std::vector<DecideCost> MeasureDecide(const EngineOptions& options,
@@ -307,16 +318,18 @@ std::vector<DecideCost> MeasureDecide(const EngineOptions& options,
   return results;
 }
 
-int BenchDecide(bool json) {
-  std::vector<std::pair<std::string, EngineOptions>> engines;
-  for (const EngineOptions& options : AllEngines()) {
-    engines.emplace_back(EngineName(options), options);
-  }
-  engines.emplace_back("prague/random",
-                       PragueOptions{.generator = PragueOptions::Generator::kRandom});
+std::vector<std::string> DecideEngines() {
+  std::vector<std::string> names;
+  for (const auto& [name, options] : Measurable()) names.push_back(name);
+  return names;
+}
+
+int BenchDecide(const DecideOptions& decide) {
+  const auto& [chosen, json] = decide;
   if (!json) std::printf("%-13s %10s %15s\n", "engine", "workers", "ns per signal");
   Progress progress;
-  for (const auto& [name, options] : engines) {
+  for (const auto& [name, options] : Measurable()) {
+    if (!chosen.empty() && std::find(chosen.begin(), chosen.end(), name) == chosen.end()) continue;
     progress.Show("prdbench: decide: " + name);
     const std::vector<DecideCost> costs =
         MeasureDecide(options, {8, 100, 10'000, 100'000}, 200'000, 9);

@@ -3,6 +3,7 @@
 #define PRD_TOOLS_PRDBENCH_DECIDE_H_
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "engines/any_engine.h"
@@ -23,11 +24,19 @@ std::vector<DecideCost> MeasureDecide(const EngineOptions& options,
                                       const std::vector<std::int64_t>& workers,
                                       std::int64_t signals_per_round, int rounds);
 
-// Every engine with its default options at 8, 100, 10,000 and 100,000 workers, to standard output,
-// engine by engine; progress goes to stderr.
+// What can be measured: every engine with its default options, and some with others.
+std::vector<std::string> DecideEngines();
+
+struct DecideOptions {
+  std::vector<std::string> engines;  // of DecideEngines; empty: all
+  bool json = false;
+};
+
+// These engines at 8, 100, 10,000 and 100,000 workers, to standard output, engine by engine;
+// progress goes to stderr.
 // With json, a line per result: {"bench":"decide","engine":"NAME","workers":100,
 // "ns_per_signal":..}. Returns the exit code.
-int BenchDecide(bool json);
+int BenchDecide(const DecideOptions& options);
 
 }  // namespace prd::bench
 

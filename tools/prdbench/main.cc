@@ -82,15 +82,15 @@ CLI::App* AddSkew(CLI::App* app, prd::bench::SkewOptions* skew, bool* json) {
   command->add_option("--daemon", skew->daemon,
                       "The prd program (default: the one beside prdbench)");
   command->add_flag("--json", *json,
-                    "Print a JSON object per operation; mpi_* are null without MPI");
+                    "Print a JSON object per operation; mpi_* and ratio are null without MPI");
   command->footer(
       "The microbenchmark of eager-SGD (Li et al., PPoPP 2020, section 6.1 and Fig. 8). In each\n"
       "iteration all processes meet; process i of 1..N waits i x --skew-ms, then calls the "
       "operation.\n"
       "Printed are the mean time from call to return over all processes and iterations, MPI's "
       "mean\n"
-      "with the same arrivals, and the mean number of active processes. A process is active in a\n"
-      "round that contains its gradient of this iteration.\n"
+      "with the same arrivals, the ratio of MPI's mean to prd's, and the mean number of active\n"
+      "processes. A process is active in a round that contains its gradient of this iteration.\n"
       "  solo        engine eager, quorum solo: the first to arrive starts the round\n"
       "  majority    engine eager, quorum majority\n"
       "  all-reduce  engine all-reduce: waits for all processes, as MPI's does\n"
@@ -135,6 +135,7 @@ CLI::App* AddDevice(CLI::App* app, prd::bench::DeviceOptions* device, bool* json
       ->capture_default_str();
   command->add_flag("--json", *json, "Always on: prints a JSON object per result");
   command->footer(
+      "A kernel's ratio is the copies' time over its own.\n"
       "Checks, each one line {\"check\":..,\"ok\":..} and an exit code:\n"
       "  groups  groups of 2 to 4 processes in changing memberships, random weights, against "
       "float64\n"
@@ -224,15 +225,18 @@ int Run(int argc, char** argv) {
       ->needs(on_device)
       ->capture_default_str();
   reduce_cmd->add_flag("--json", json, "Print a JSON object per result; always with --device");
+  reduce_cmd->footer("With --device, the ratio is ncclAllReduce's time over the group's.");
 
   prd::bench::BrokerOptions broker;
   CLI::App* broker_cmd = app.add_subcommand(
       "broker", "The real daemon, with its history, beside a bare ZeroMQ echo under the same load");
+  broker_cmd->footer("The ratio is prd's figure over the echo's.");
   broker_cmd
       ->add_option("--clients", broker.clients, "Workers; each has one ready signal under way")
       ->check(CLI::Range(3, 1024))
       ->capture_default_str();
-  broker_cmd->add_option("--group-size", broker.group_size, "Workers per group, P")
+  broker_cmd
+      ->add_option("--group-size", broker.group_size, "Workers per group, P; at most --clients")
       ->check(CLI::Range(2, 64))
       ->capture_default_str();
   broker_cmd->add_flag(
@@ -254,7 +258,11 @@ int Run(int argc, char** argv) {
 
   CLI::App* decide_cmd =
       app.add_subcommand("decide", "An engine's cost per ready signal, from 8 to 100,000 workers");
+  prd::bench::DecideOptions decide;
+  decide_cmd->add_option("--engine", decide.engines, "Only these (default: all)")
+      ->check(CLI::IsMember(prd::bench::DecideEngines()));
   decide_cmd->add_flag("--json", json, "Print a JSON object per result");
+  decide_cmd->footer("All of it takes a minute or two; the engine in progress is told on stderr.");
 
   prd::bench::SkewOptions skew;
   CLI::App* skew_cmd = AddSkew(&app, &skew, &json);
@@ -286,7 +294,8 @@ int Run(int argc, char** argv) {
   }
   if (*skew_process_cmd) return prd::bench::RunSkewProcess(skew_process);
   if (*step_process_cmd) return prd::bench::RunStepProcess(step_process);
-  return prd::bench::BenchDecide(json);
+  decide.json = json;
+  return prd::bench::BenchDecide(decide);
 }
 
 }  // namespace

@@ -57,7 +57,7 @@ class MeshWorker : public MeshEvents {
   int Run() {
     const Status status = Open();
     if (!status.ok()) {
-      Say(status.ToString());
+      Say(status.message());
       return 1;
     }
     while (Turn()) {

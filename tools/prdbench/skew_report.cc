@@ -75,7 +75,7 @@ void SkewReport::PrintTable() const {
       "processes and %d iterations of each size.\n",
       processes, std::thread::hardware_concurrency(), processes, skew_ms, iterations);
   std::printf("%-12s %9s %12s %17s %8s %12s\n", "operation", "bytes", "prd, ms",
-              "MPI_Allreduce, ms", "ratio", "mean active");
+              "MPI_Allreduce, ms", "MPI/prd", "mean active");
   for (const Operation& operation : operations) {
     for (const Size& size : operation.sizes) {
       PrintRow(operation.name, std::to_string(size.bytes), size);

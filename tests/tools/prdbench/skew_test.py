@@ -139,6 +139,21 @@ class Others(unittest.TestCase):
             self.assertIn(f"{arguments[1]}: found {arguments[2]}, allowed ", done.stdout + done.stderr)
         self.assertEqual(self.bench("reduce", "--dtype", "f64").returncode, 2)
 
+    def test_groups_larger_than_all_workers(self):
+        done = self.bench("broker", "--clients", "3", "--group-size", "5")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--group-size: found 5, allowed is 2 to 3", done.stderr)
+
+    def test_a_device_that_is_not_there(self):
+        done = self.bench("device", "--check", "groups", "--device", "cuda:99")
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(json.loads(done.stdout)["why"], "^unavailable: (?!unavailable)")
+
+    def test_an_engine_that_is_not_there(self):
+        done = self.bench("decide", "--engine", "none")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("p-reduce", done.stdout + done.stderr)
+
     def test_a_daemon_that_ends(self):
         for daemon, how in [("/bin/true", "ended with exit code 0"), ("/bin/false", "exit code 1"),
                             ("/tmp", "cannot run /tmp: Permission denied")]:
