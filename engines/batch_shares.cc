@@ -26,10 +26,12 @@ BatchRuleOptions RuleOf(const JobSpec& spec, std::int64_t batch) {
 
 }  // namespace
 
-BatchShares::BatchShares(const RunContext& run, Engine::Batches use, ReadyQueue* ready)
+BatchShares::BatchShares(const RunContext& run, Engine::Batches use, ReadyQueue* ready,
+                         const ReplicaCopies* copies)
     : run_(run),
       use_(use),
       ready_(*ready),
+      copies_(*copies),
       rule_(RuleOf(run.spec, run.spec.batch)),
       batch_(use == Engine::Batches::kNone ? 0 : run.spec.batch) {}
 
@@ -322,7 +324,8 @@ bool BatchShares::CopiesFirst() const {
 
 bool BatchShares::Joins(Rank rank) const {
   const WorkerState state = run_.roster[rank].state;
-  return state == WorkerState::kJoining || state == WorkerState::kAdopting;
+  if (state == WorkerState::kAdopting) return true;
+  return state == WorkerState::kJoining && !copies_.CutOff(rank);
 }
 
 // A worker that pauses, or is about to join, may still come in time. When one has finished, the

@@ -33,6 +33,7 @@
 #include "engines/engine.h"
 #include "engines/event.h"
 #include "engines/ready_queue.h"
+#include "engines/replica_copies.h"
 #include "engines/run_context.h"
 
 namespace prd {
@@ -43,7 +44,8 @@ class BatchShares {
   // at all.
   static constexpr const char* kGoesOnElsewhere = "the job goes on at step ";
 
-  BatchShares(const RunContext& run, Engine::Batches use, ReadyQueue* ready);
+  BatchShares(const RunContext& run, Engine::Batches use, ReadyQueue* ready,
+              const ReplicaCopies* copies);
 
   // Samples of a step of all workers; 0: the job has no batch.
   std::int64_t batch() const { return batch_; }
@@ -141,6 +143,7 @@ class BatchShares {
   const RunContext run_;
   const Engine::Batches use_;
   ReadyQueue& ready_;
+  const ReplicaCopies& copies_;
   BatchRule rule_;
   std::int64_t batch_;
   std::vector<Worker> workers_;  // by rank

@@ -265,7 +265,14 @@ void GroupTable::Settle(const RunningGroup& group, const std::vector<Rank>& ok,
   }
   for (const Rank rank : failed) {
     if (!ok.empty()) {
-      copies_.Order(rank, ok.front(), "others have the result of the group that failed here");
+      const auto source = std::find_if(
+          ok.begin(), ok.end(), [&](Rank other) { return !copies_.OutOfReach(rank, other); });
+      if (source == ok.end()) {
+        ready_.Hold(rank, ReadySlot::kForReplica);
+        copies_.Later(rank);
+      } else {
+        copies_.Order(rank, *source, "others have the result of the group that failed here");
+      }
       continue;
     }
     ready_.Release(rank, ReadySlot::kForReplica);

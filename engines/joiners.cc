@@ -69,7 +69,7 @@ void Joiners::Fail(Rank rank, Rank source) {
   const bool first = worker.failed_source == kNoRank;
   copies_.SetFailed(rank, source);
   const Rank other = copies_.SourceFor(rank, source);
-  if (first && other != kNoRank && other != source) {
+  if (first && other != kNoRank && other != source && !copies_.OutOfReach(rank, other)) {
     copies_.Order(rank, other, RankName(source) + " did not answer");
     return;
   }
@@ -102,6 +102,11 @@ void Joiners::RetryCopies() {
     if (worker.state == WorkerState::kJoining || copies_.Stranded(rank)) continue;
     const Rank failed = worker.failed_source;
     const Rank source = copies_.SourceFor(rank, failed);
+    if (copies_.CutOff(rank)) {
+      copies_.Later(rank);
+      if (worker.state == WorkerState::kActive && run_.AllOrNone(GroupKind::kTrain)) Part(rank);
+      continue;
+    }
     if (source != kNoRank) {
       copies_.Order(
           rank, source,
@@ -120,6 +125,31 @@ void Joiners::RetryCopies() {
       run_.run.DeliverReady(rank);
     }
   }
+}
+
+// Workers that have the newest replica and workers that lack it do not reach each other, and can
+// train on only apart. The larger side goes on; where they are equal, the one with the replica.
+// Workers that have stopped with it wait, and give it once they are reached.
+void Joiners::Part(Rank rank) {
+  const Iteration newest = copies_.Newest();
+  std::vector<Rank> have, lack;
+  for (Rank r = 0; r < run_.roster.size(); ++r) {
+    const RunWorker& worker = run_.roster[r];
+    const bool active = worker.state == WorkerState::kActive && !worker.no_replica;
+    if (worker.iteration == newest && copies_.MayGive(r)) {
+      if (!active) return;
+      have.push_back(r);
+    } else if (active && (worker.source != kNoRank || worker.Held(ReadySlot::kForReplica))) {
+      lack.push_back(r);
+    }
+  }
+  for (const Rank other : lack) {  // one that copies, or can, passes the replica on
+    if (run_.roster[other].source != kNoRank || !copies_.CutOff(other)) return;
+  }
+  if (lack.size() <= have.size()) {
+    return run_.LeaveBehind(rank, "it reaches no worker that has the newest model");
+  }
+  for (const Rank r : have) run_.LeaveBehind(r, "most workers lack its model, and do not reach it");
 }
 
 // Where all workers share every round, their replicas are equal between two rounds. But a worker
@@ -163,7 +193,8 @@ void Joiners::Admit() {
     if (source == kNoRank && resumes) continue;  // its own replica may be the newest
     source_found = source != kNoRank;
     if (!source_found) break;
-    if (copies_.Waits(rank)) continue;
+    // What this worker probes may answer later. Others train on meanwhile.
+    if (copies_.Waits(rank) || copies_.CutOff(rank)) continue;
     const std::string reason = copies_.JoinReason(rank);
     if (run_.joining == Engine::Joining::kBarrier && !resumes) {
       run_.run.Activate(rank, roster[source].iteration, reason);
@@ -214,19 +245,22 @@ void Joiners::HelpStranded() {
     if (!copies_.Stranded(rank)) continue;
     const Rank source = copies_.SourceFor(rank, roster[rank].failed_source);
     if (source == kNoRank && !hopeless) return;
-    if (source != kNoRank && copies_.Waits(rank)) continue;
+    const bool cut = copies_.CutOff(rank);
+    if (source != kNoRank && !cut && copies_.Waits(rank)) continue;
     copies_.AddStranded(-1);
-    if (source != kNoRank) {
+    if (source != kNoRank && !cut) {
       copies_.Order(rank, source, copies_.JoinReason(rank));
       continue;
     }
     roster.SetState(rank, WorkerState::kJoining);
     roster.SetIteration(rank, roster[rank].brought);  // it has no other replica
     ready_.Release(rank, ReadySlot::kForReplica);
-    run_.log.Write(WorkerLeft{.rank = rank,
-                              .incarnation = roster[rank].incarnation,
-                              .why = LeftReason::kLeft,
-                              .reason = "nobody has a model to copy: waits for a common start"});
+    run_.log.Write(
+        WorkerLeft{.rank = rank,
+                   .incarnation = roster[rank].incarnation,
+                   .why = LeftReason::kLeft,
+                   .reason = cut ? "reaches no worker that has a model: waits for one"
+                                 : "nobody has a model to copy: waits for a common start"});
     run_.run.ToEngine(LeftEvent{.rank = rank, .why = LeftReason::kLeft});
   }
 }

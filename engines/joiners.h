@@ -41,8 +41,9 @@ class Joiners {
   // Workers that need not copy first go on with their own replicas; those that are back are told.
   // `switching`: they come back to the next run.
   void AdmitResuming(bool switching);
-  // Stranded workers copy from any that has a replica now. If none is left that might get one, they
-  // wait for a common start.
+  // Stranded workers copy from any that has a replica now. One that reaches none of these is no
+  // member until it does, so that the others train on. If none is left that might get a replica,
+  // they wait for a common start.
   void HelpStranded();
   // Workers that were to catch up while no worker had a newer replica join anew with their own. The
   // engine has had no event of them since.
@@ -53,6 +54,7 @@ class Joiners {
   void Fail(Rank rank, Rank source);
   // Others have lost the replica that this worker's came from, and make another one of that number.
   bool Forks(Rank rank) const;
+  void Part(Rank rank);
   void LeaveOlderBehind();
 
   const RunContext run_;

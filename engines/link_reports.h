@@ -27,6 +27,9 @@ class LinkReports {
   // A report on the group that the worker is in.
   std::string OnGroup(Rank rank, const Finished& finished);
   std::string OnProbed(Rank rank, const Probed& probed);
+  // The worker could not copy the replica of `source`, which did not answer. It may have gone
+  // since.
+  void OnCopy(Rank rank, Rank source) { Break(rank, {source}, " to copy its replica"); }
 
   // The worker has gone, and is probed no more.
   void Forget(Rank rank);

@@ -35,6 +35,14 @@ Iteration ReplicaCopies::NewestStopped() const {
   return newest;
 }
 
+bool ReplicaCopies::MayGive(Rank rank, bool final) const {
+  const RunWorker& worker = run_.roster[rank];
+  const bool has_model = worker.state == WorkerState::kActive || Stopped(worker) ||
+                         (final && worker.state == WorkerState::kFinal);
+  return has_model && !worker.Held(ReadySlot::kForReplica) && !worker.no_replica &&
+         worker.source == kNoRank;
+}
+
 Rank ReplicaCopies::SourceFor(Rank rank, Rank avoid) const {
   const RunWorker& taker = run_.roster[rank];
   const bool final = taker.state == WorkerState::kFinal;
@@ -48,12 +56,7 @@ Rank ReplicaCopies::SourceFor(Rank rank, Rank avoid) const {
   constexpr int kBest = 31;
   for (Rank r = 0; r < run_.roster.size() && best_score < kBest; ++r) {
     const RunWorker& worker = run_.roster[r];
-    const bool has_model = worker.state == WorkerState::kActive || Stopped(worker) ||
-                           (final && worker.state == WorkerState::kFinal);
-    if (!has_model || r == rank || worker.Held(ReadySlot::kForReplica) || worker.no_replica ||
-        worker.source != kNoRank) {
-      continue;
-    }
+    if (r == rank || !MayGive(r, final)) continue;
     if (!final && worker.iteration < newest) continue;
     // A paused worker may not answer before it trains again. A replica that differs from the others
     // would spread.
@@ -66,6 +69,12 @@ Rank ReplicaCopies::SourceFor(Rank rank, Rank avoid) const {
     }
   }
   return best;
+}
+
+bool ReplicaCopies::CutOff(Rank rank) const {
+  if (!links_.broken().HasAny(rank)) return false;
+  const Rank source = SourceFor(rank, kNoRank);
+  return source != kNoRank && OutOfReach(rank, source);
 }
 
 bool ReplicaCopies::Forked(Rank rank, Iteration iteration) const {

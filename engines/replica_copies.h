@@ -38,8 +38,14 @@ class ReplicaCopies {
   // The same among those that train, and among those that have stopped.
   Iteration NewestActive() const;
   Iteration NewestStopped() const;
+  // The worker has a replica that others may copy. `final`: also one that has the final average.
+  bool MayGive(Rank rank, bool final = false) const;
   // The best source for this worker, and another one than `avoid` if there is one. kNoRank: none.
   Rank SourceFor(Rank rank, Rank avoid) const;
+  // The worker is known not to reach this source.
+  bool OutOfReach(Rank rank, Rank source) const { return links_.broken().Has(rank, source); }
+  // There are sources for this worker, and it is known to reach none of them.
+  bool CutOff(Rank rank) const;
   // The copied replica may include a round that was lost with its source, while others have made
   // another round of that number.
   bool Forked(Rank rank, Iteration iteration) const;

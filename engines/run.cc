@@ -272,6 +272,7 @@ std::string Run::OnAdopted(Rank rank, const Adopted& adopted) {
     const std::string wrong = groups_.ReportResult(rank, adopted);
     if (!wrong.empty()) return wrong;
   } else {
+    if (!adopted.ok && adopted.unreachable) link_reports_.OnCopy(rank, worker.source);
     joiners_.EndCopy(rank, adopted);
   }
   return worker.state == State::kActive ? stops_.TakeHeld(rank) : std::string();

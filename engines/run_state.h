@@ -139,8 +139,8 @@ class RunState {
   DivergenceCheck divergence_;
   LinkTable links_;
   ReadyQueue ready_;
-  BatchShares shares_;
   ReplicaCopies copies_;
+  BatchShares shares_;
   GroupTable groups_;
   HeldGroups held_;
   NumberCalls numbers_;

@@ -203,6 +203,7 @@ struct Adopted {
   iteration @1 :Int64;   # the source's, when ok
   detail @2 :Text;       # human-readable; why not ok
   included @3 :UInt32;   # as in Finished, where Adopt asked for a result
+  unreachable @4 :Bool;  # not ok, since the source did not answer
 }
 
 struct Placed {

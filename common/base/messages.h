@@ -258,10 +258,11 @@ struct Adopted {
   Iteration iteration = 0;  // the source's, when ok
   std::string detail;
   std::uint32_t included = 0;  // as in Finished, where Adopt asked for a result
+  bool unreachable = false;    // not ok, since the source did not answer
   static constexpr const char* kName = "adopted";
   static void Visit(auto& m, auto&& field) {
     field("ok", m.ok)("iteration", m.iteration)("detail", m.detail, kUnlessZero);
-    field("included", m.included, kUnlessZero);
+    field("included", m.included, kUnlessZero)("unreachable", m.unreachable, kUnlessZero);
   }
   friend bool operator==(const Adopted&, const Adopted&) = default;
 };

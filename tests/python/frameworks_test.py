@@ -59,7 +59,7 @@ class Frameworks(unittest.TestCase):
         self.example("transformers", "transformers-model/model.safetensors")
 
     def saves_resumes_and_stops(self, name, checkpoints):
-        """Of two workers, rank 0 alone saves; the next job goes on from there; and one that finds it enough ends both."""
+        """Of two workers, rank 0 alone saves; the next job goes on from there, until one finds that it is enough, which ends both."""
         def train(*arguments):
             out = self.train(2, place.ROOT / f"tests/python/frameworks/{name}_program.py", *arguments)
             ends = re.findall(r"end \(\d+, (\d+)\) (.*)", out)
@@ -70,8 +70,7 @@ class Frameworks(unittest.TestCase):
         self.assertLess(train("2") - 2000, few)
         saved = sorted(self.folder.glob(checkpoints))
         self.assertEqual(len(saved), 1, saved)
-        self.assertLess(abs(train("4", str(saved[0])) - 4000), few)
-        self.assertLess(train("1000", "stop"), 6000)
+        self.assertLess(abs(train("1000", str(saved[0])) - 4000), few)
 
     def test_lightning_saves_resumes_and_stops(self):
         self.saves_resumes_and_stops("lightning", "saved/last.ckpt")

@@ -16,7 +16,9 @@ constexpr double kMostTimes = 2;  // of a step's time
 std::string Text(std::int64_t number) { return std::to_string(number); }
 
 // It goes on, in another state: nobody has left.
-bool Stays(const WorkerLeft& left) { return left.reason.starts_with("nobody has a"); }
+bool Stays(const WorkerLeft& left) {
+  return left.reason.starts_with("nobody has a") || left.reason.starts_with("reaches no worker");
+}
 
 }  // namespace
 

@@ -250,7 +250,9 @@ void Laws::OnLeft(Run* run, Instant now, const WorkerLeft& left) {
                       left.reason.starts_with("its model is of iteration") ||
                       left.reason.starts_with("could not get the result") ||
                       left.reason.starts_with("evicted by ") ||  // an operator
-                      left.reason.starts_with("nobody is left to give the result");
+                      left.reason.starts_with("nobody is left to give the result") ||
+                      (run->broken && (left.reason.starts_with("it reaches no worker") ||
+                                       left.reason.starts_with("most workers lack its model")));
   if (left.why == LeftReason::kEvicted && !behind) {
     throw Violation("no-evictions", RankName(left.rank) + ": " + left.reason);
   }

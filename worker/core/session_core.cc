@@ -262,7 +262,9 @@ void SessionCore::OnFetched(Instant now, const Status& status, Iteration iterati
   }
   flow_->Push(Adopted{.ok = status.ok(),
                       .iteration = status.ok() ? iteration : 0,
-                      .detail = status.ok() ? std::string() : status.message()},
+                      .detail = status.ok() ? std::string() : status.message(),
+                      .unreachable = status.code() == Code::kUnavailable ||
+                                     status.code() == Code::kDeadlineExceeded},
               out);
   if (!status.ok()) {
     flow_->protocol().SignalAgain(out);

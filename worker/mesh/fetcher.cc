@@ -68,7 +68,7 @@ std::optional<std::string> Fetcher::Watch(Instant now) {
       break;
   }
   const bool answered = silence_.silent().empty();
-  failure_ = Status(Code::kDeadlineExceeded,
+  failure_ = Status(answered ? Code::kNotFound : Code::kDeadlineExceeded,
                     RankName(wanted_.source.rank) +
                         (answered ? " has nothing more to send" : " sent nothing for too long"));
   return answered ? std::nullopt : std::optional(endpoint_);

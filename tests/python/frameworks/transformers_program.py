@@ -1,4 +1,4 @@
-"""A worker under Hugging Face's Trainer that saves, resumes or stops early. Run by frameworks_test.py: transformers_program.py EPOCHS [CHECKPOINT | stop]"""
+"""A worker under Hugging Face's Trainer that saves, resumes or stops early. Run by frameworks_test.py: transformers_program.py EPOCHS [CHECKPOINT]"""
 import sys
 
 import torch
@@ -30,17 +30,19 @@ class Model(torch.nn.Module):
 
 
 class Stop(transformers.TrainerCallback):
-    """One worker alone finds that it is enough."""
+    """One worker alone finds after its second epoch here that it is enough."""
+    ends = 0
 
     def on_epoch_end(self, args, state, control, **kwargs):
-        if job.worker.rank == 1 and state.epoch > 2:
+        self.ends += 1
+        if job.worker.rank == 1 and self.ends == 2:
             control.should_training_stop = True
 
 
-epochs, what = int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None
+epochs, checkpoint = int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None
 model, job = Model(), prd.transformers.Callback()
 args = transformers.TrainingArguments("saved", num_train_epochs=epochs, per_device_train_batch_size=20, learning_rate=0.02, lr_scheduler_type="constant",
                                       save_strategy="epoch", eval_strategy="epoch", save_total_limit=1, report_to=[], use_cpu=True, disable_tqdm=True)
-trainer = transformers.Trainer(model, args, train_dataset=Data(), eval_dataset=Data(), callbacks=[job] + [Stop()] * (what == "stop"))
-trainer.train(resume_from_checkpoint=None if what == "stop" else what)
+trainer = transformers.Trainer(model, args, train_dataset=Data(), eval_dataset=Data(), callbacks=[job, Stop()])
+trainer.train(resume_from_checkpoint=checkpoint)
 print(f"end {job.worker.job_trained} {model.layer.weight.tolist()}")

@@ -52,7 +52,7 @@ def wait(what, predicate, limit_s=LIMIT_S):
         if found:
             return found
         assert time.monotonic() < until, f"after {limit_s} s still not: {what}"
-        time.sleep(0.1)
+        time.sleep(0.3)
 
 
 def show(unit, *names):
@@ -103,7 +103,7 @@ def drop_in(text):
 class Worker:
     """One process. program: "cc" or "py"."""
 
-    def __init__(self, job, rank, workers, program="cc", user=None, step_ms=50, within=(), **env):
+    def __init__(self, job, rank, workers, program="cc", user=None, step_ms=200, within=(), **env):
         folder = pathlib.Path("/run/booted")
         folder.mkdir(mode=0o777, exist_ok=True)
         folder.chmod(0o777)
