@@ -57,6 +57,8 @@ rocksdb::DBOptions DbOptions(bool read_only, std::uint64_t bytes) {
   options.info_log_level = rocksdb::WARN_LEVEL;
   options.stats_dump_period_sec = 0;
   options.stats_persist_period_sec = 0;
+  // The last record of a log may be cut, as by a kill. Any other damage is an error.
+  options.wal_recovery_mode = rocksdb::WALRecoveryMode::kTolerateCorruptedTailRecords;
   // One thread writes.
   options.allow_concurrent_memtable_write = false;
   options.enable_write_thread_adaptive_yield = false;
@@ -174,6 +176,11 @@ Status RocksHistory::OpenDb() {
       return Status(
           Code::kAlreadyExists,
           "state_dir " + dir_ + " is in use by another prd, or not writable: " + status.ToString());
+    }
+    if (status.IsCorruption()) {
+      return Fail(status, "the history in state_dir " + dir_ +
+                              " is damaged (put a copy of the folder back, or move it away, and "
+                              "prd begins a new history)");
     }
     return Fail(status, "state_dir " + dir_ + " cannot be opened");
   }

@@ -9,7 +9,8 @@
 //              first time, as an operator pauses or resumes it, and with its last record
 //   snapshots  run -> index (8 bytes, little-endian), then the state before that record
 //
-// Errors. kDataLoss: records are damaged or missing; the message names run and index.
+// Errors. kDataLoss: records are damaged or missing; the message names run and index, but for what
+// Open finds: its files are damaged, apart from the end of the last write.
 // kResourceExhausted: the disk has no room, as Open may find, too; nothing was changed, and the
 // same call works when there is room again. kUnavailable: another failure of the disk; broken() is
 // then true, and this object writes no more, but acknowledged records are there for the next one.

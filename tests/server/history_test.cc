@@ -417,6 +417,59 @@ TEST(History, GoesOnWithoutDescriptors) {
   EXPECT_EQ(OpenOrDie(dir / "state")->Read(1, 0, 100 << 20)->size(), 201u);
 }
 
+std::filesystem::path LogOf(const std::string& dir) {
+  std::filesystem::path log;
+  for (const auto& entry : std::filesystem::directory_iterator(dir)) {
+    if (entry.path().extension() == ".log" && entry.file_size() > 0) log = entry.path();
+  }
+  return log;
+}
+
+TEST(History, ADamagedLogIsNoticed) {
+  const ScratchDir dir;
+  const HistoryPtr writer = OpenOrDie(dir / "state");
+  for (RunId run = 1; run <= 40; ++run) ASSERT_TRUE(writer->Append(Whole(run, "a")).ok());
+  const std::string copy = dir / "copy";
+  for (const bool last : {false, true}) {  // a record in the middle, and the last one
+    std::filesystem::remove_all(copy);
+    std::filesystem::copy(dir / "state", copy);
+    ASSERT_EQ(::chmod(copy.c_str(), 0700), 0);
+    const std::filesystem::path log = LogOf(copy);
+    const auto size = static_cast<std::streamoff>(std::filesystem::file_size(log));
+    std::fstream file(log, std::ios::in | std::ios::out | std::ios::binary);
+    const std::streamoff at = last ? size - 1 : size / 2;
+    file.seekg(at);
+    const char flipped = static_cast<char>(file.get() ^ 1);
+    file.seekp(at);
+    file.put(flipped);
+    file.close();
+    const Status read = RocksHistory::OpenReadOnly(copy).status();
+    EXPECT_EQ(read.code(), Code::kDataLoss) << read.ToString();
+    const Status status = RocksHistory::Open(copy, {}).status();
+    EXPECT_EQ(status.code(), Code::kDataLoss) << status.ToString();
+    EXPECT_THAT(status.message(), HasSubstr("the history in state_dir " + copy + " is damaged"));
+  }
+}
+
+// A kill, a power cut or a full disk in the middle of the last write.
+TEST(History, ALogWithoutTheEndOfItsLastRecordIsOpened) {
+  const ScratchDir dir;
+  const HistoryPtr writer = OpenOrDie(dir / "state");
+  for (RunId run = 1; run <= 5; ++run) ASSERT_TRUE(writer->Append(Whole(run, "a")).ok());
+  const auto before = std::filesystem::file_size(LogOf(dir / "state"));
+  ASSERT_TRUE(writer->Append(Whole(6, "a")).ok());
+  const auto after = std::filesystem::file_size(LogOf(dir / "state"));
+  const std::string copy = dir / "copy";
+  for (const std::uintmax_t size : {before, before + 3, (before + after) / 2, after - 1, after}) {
+    std::filesystem::remove_all(copy);
+    std::filesystem::copy(dir / "state", copy);
+    ASSERT_EQ(::chmod(copy.c_str(), 0700), 0);
+    std::filesystem::resize_file(LogOf(copy), size);
+    const HistoryPtr history = OpenOrDie(copy);
+    EXPECT_EQ(history->ListRuns()->size(), size == after ? 6u : 5u);
+  }
+}
+
 // A limit on the size of files stands for a disk that fails. In a child, because the limit is the
 // process's.
 TEST(History, AfterAFailureOfTheDiskAllThatWasAcknowledgedIsThere) {
