@@ -277,8 +277,9 @@ void DescribeDaemon(Fields& fields, DaemonConfig* config) {
               "several parties use one daemon, give each an [[identity]] instead.");
   fields.Text("audit_log", &config->audit_log, OptionalFileRule,
               "A file for one line about each worker that is let in and each connection, message "
-              "or request that is refused: who, from where, what, and why. The same refusal again "
-              "is told every 10 s. \"\": refusals are in the log, and so is who is let in at the "
+              "or request that is refused: who, from where, what, and why. The same refusal again, "
+              "from the same address, is told every 10 s. \"\": refusals are in the log, and so is "
+              "who is let in at the "
               "level debug. Opened anew at a reload.");
 }
 

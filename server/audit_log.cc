@@ -37,6 +37,12 @@ std::string Time() {
   return text;
 }
 
+// Over ipc without the process: each one that a user starts has another number.
+std::string HostOf(const Peer& peer) {
+  const bool local = !peer.who.empty() && peer.address.starts_with("localhost:");
+  return local ? "localhost" : std::string(peer.address);
+}
+
 std::string Line(const Peer& peer, const Rights* rights, const std::string& what) {
   return Quoted(Called(rights, peer.who)) + (peer.who.empty() ? "" : " as " + Quoted(peer.who)) +
          " from " + Quoted(peer.address) + ": " + Quoted(what);
@@ -102,9 +108,7 @@ void AuditLog::Refused(const Peer& peer, const Rights* rights, const std::string
   if (told_.size() >= kMaxTold) told_.clear();
   std::uint64_t skipped = 0;
   LogLimit& told =
-      told_
-          .try_emplace(std::string(peer.who.empty() ? peer.address : peer.who) + " " + what,
-                       10 * kSecond)
+      told_.try_emplace(std::string(peer.who) + " " + HostOf(peer) + " " + what, 10 * kSecond)
           .first->second;
   if (!told.Allow(now_ns, &skipped)) return;
   if (!refusals_.Take(now_ns)) {

@@ -1,6 +1,6 @@
 // Arrivals, what operators did, and refusals with their reasons: one line each, in a file of its
-// own or in the log. Limited: the same refusal of the same party again is told every 10 s, and
-// refusals of strangers fill no disk. Thread safe.
+// own or in the log. Limited: the same refusal of the same party from the same address again is
+// told every 10 s, and refusals of strangers fill no disk. Thread safe.
 #ifndef PRD_SERVER_AUDIT_LOG_H_
 #define PRD_SERVER_AUDIT_LOG_H_
 
@@ -56,7 +56,7 @@ class AuditLog {
   std::uint64_t left_out_ = 0;
   Budget admissions_{.per_s = 100, .most = 1000};
   Budget refusals_{.per_s = 2, .most = 100};
-  std::map<std::string, LogLimit> told_;  // by party and what it wanted
+  std::map<std::string, LogLimit> told_;  // by party, address and what it wanted
 };
 
 }  // namespace prd

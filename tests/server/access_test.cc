@@ -141,6 +141,23 @@ TEST(AuditLog, TellsWhoFromWhereWhatAndWhyOnOneLine) {
   EXPECT_EQ(log.refused(), 1u);
 }
 
+TEST(AuditLog, EachHostThatIsRefusedHasALine) {
+  const ScratchDir dir;
+  AuditLog log;
+  ASSERT_TRUE(log.Open(dir / "audit").ok());
+  for (int i = 0; i < 8; ++i) {
+    const std::string address = "10.0.0." + std::to_string(i % 4);
+    log.Refused({.who = "key:K", .address = address}, nullptr, "train in job a", "no");
+    const std::string process = "localhost:7:7:" + std::to_string(i);  // each of one user
+    log.Refused({.who = "uid:7", .address = process}, nullptr, "train in job a", "no");
+  }
+  const std::string text = Read(dir / "audit");
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 5);
+  for (const char* host : {"0", "1", "2", "3"}) {
+    EXPECT_THAT(text, HasSubstr("from \"10.0.0." + std::string(host) + "\""));
+  }
+}
+
 TEST(AuditLog, AFloodOfRefusalsFillsNoDisk) {
   const ScratchDir dir;
   AuditLog log;
@@ -150,8 +167,9 @@ TEST(AuditLog, AFloodOfRefusalsFillsNoDisk) {
     log.Refused({.who = "tcp", .address = "127.0.0.1"}, nullptr, "train in job a", "no");
     const std::string who = "key:" + std::to_string(i);
     log.Refused({.who = who, .address = "127.0.0.1"}, nullptr, "connect", "no");
+    log.Refused({.who = "tcp", .address = std::to_string(i)}, nullptr, "connect", "no");
   }
-  EXPECT_EQ(log.refused(), 40'000u);
+  EXPECT_EQ(log.refused(), 60'000u);
   EXPECT_LT(Read(dir / "audit").size(), 1u << 20);
   ASSERT_TRUE(log.Open("").ok());
   const std::string before = Read(dir / "audit");
