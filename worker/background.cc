@@ -53,6 +53,25 @@ Result<std::unique_ptr<Background>> Background::Start(const SessionOptions& opti
   return background;
 }
 
+// The address of this host at which it listens.
+Result<std::string> Background::ListenAt(const SessionOptions& options) {
+  Result<std::string> towards = AddressTowards(options.controller);
+  const bool remote = towards.ok() && !IsLoopbackAddress(*towards);
+  if (!options.announce_address.empty()) {
+    PRD_RETURN_IF_ERROR(CheckAnnounced(options.announce_address, remote));
+  } else if (!options.address.empty()) {
+    PRD_RETURN_IF_ERROR(CheckAddress(options.address, remote));
+  }
+  if (!options.address.empty()) return options.address;
+  if (!towards.ok() || remote) return towards;
+  const std::string other = AddressOfHost(options.controller);
+  if (other.empty()) return towards;
+  log_.Say("the host of " + options.controller + " is this one, by a loopback address (" +
+           *towards + "); other hosts are told that this worker is at " + other +
+           " (PRD_ADDRESS names another)");
+  return other;
+}
+
 Status Background::Open(const SessionOptions& options) {
   wake_.fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   if (wake_.fd < 0) return Status(Code::kResourceExhausted, "no file descriptors are left");
@@ -60,8 +79,7 @@ Status Background::Open(const SessionOptions& options) {
   core_.GiveIncarnation(incarnation);
   Mesh::Options mesh{.incarnation = incarnation, .host = host_};
   mesh.timeout = std::chrono::nanoseconds(options.reduce_timeout).count();
-  Result<std::string> address = options.address.empty() ? AddressTowards(options.controller)
-                                                        : Result<std::string>(options.address);
+  const Result<std::string> address = ListenAt(options);
   if (!address.ok()) return address.status();
   ZmqTransport::Options reached{.listening = {.address = *address,
                                               .ports = options.mesh_ports,

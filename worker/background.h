@@ -84,6 +84,7 @@ class Background : private MeshEvents {
  private:
   explicit Background(const SessionOptions& options);
   Status Open(const SessionOptions& options);
+  Result<std::string> ListenAt(const SessionOptions& options);
 
   void Run();
   void KeepLease();

@@ -27,6 +27,16 @@ bool IsLoopbackAddress(const std::string& address);
 // and when the address is link-local: other hosts cannot reach that.
 Result<std::string> AddressTowards(const std::string& endpoint);
 
+// Where AddressTowards leads to this host itself by its name, as Debian's /etc/hosts has it: an
+// address that other hosts have for it, that of its default route or of an interface that is up.
+// Empty: it has none, or the endpoint says by a loopback address or localhost that all are here.
+std::string AddressOfHost(const std::string& endpoint);
+
+// Whether other workers may reach this one at what was given: PRD_ADDRESS where nothing else is
+// announced, and PRD_ANNOUNCE_ADDRESS. `remote`: the controller is on another host.
+Status CheckAddress(const std::string& address, bool remote);
+Status CheckAnnounced(const std::string& announce, bool remote);
+
 }  // namespace prd
 
 #endif  // PRD_WORKER_HOST_H_

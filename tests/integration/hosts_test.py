@@ -60,16 +60,19 @@ class Training(unittest.TestCase):
         self.assertLess(fewer_models, most(3))
 
     def test_hosts_with_ipv6_alone_train_together(self):
-        """Three hosts without an IPv4 address: the daemon on one of them, a worker on each. Worker 2 is given the name of the
-        daemon's host, the others its address."""
+        """Three hosts without an IPv4 address: the daemon on one of them, a worker on each. Worker 1 is given the address of the
+        daemon's host, the others its name; on that host itself it is a loopback address, as Debian has it."""
         config = '[[job]]\nname = "toy"\nengine = "all-reduce"\nworkers = 3\n'
         with hosts.Hosts(3, "100mbit", ipv6=True) as at, \
-                cluster.Cluster(BIN, config, inside=at.enter(0), address=at.address(0)) as c:  # fmt: skip
-            names = c.dir / "hosts"
-            names.write_text(f"{at.address(0)} daemon-host\n")
-            workers = [c.worker(rank, steps=STEPS, step_ms=1, size=FLOATS, inside=at.enter(rank)) for rank in (0, 1)]
-            workers.append(c.worker(2, steps=STEPS, step_ms=1, size=FLOATS, inside=at.enter_with_names(2, names),
-                                    controller=f"tcp://daemon-host:{c.port}"))  # fmt: skip
+                cluster.Cluster(BIN, config, inside=at.enter(0), address="::") as c:  # fmt: skip
+            def worker(rank, host, enter):
+                return c.worker(rank, steps=STEPS, step_ms=1, size=FLOATS, inside=enter, controller=f"tcp://{host}:{c.port}")
+
+            for rank, address in ((0, "::1"), (2, at.address(0))):
+                (c.dir / f"hosts-{rank}").write_text(f"{address} daemon-host\n")
+            workers = [worker(0, "daemon-host", at.enter_with_names(0, c.dir / "hosts-0")),
+                       worker(1, f"[{at.address(0)}]", at.enter(1)),
+                       worker(2, "daemon-host", at.enter_with_names(2, c.dir / "hosts-2"))]  # fmt: skip
             ends = [worker.end() for worker in workers]
             self.assertEqual(len({end["sum"] for end in ends}), 1, ends)
             for worker in workers:

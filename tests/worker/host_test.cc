@@ -56,6 +56,48 @@ TEST(HostTest, ErrorsSayWhatWasFound) {
               HasSubstr("found \"tcp://localhost:no-port\", needed is tcp://HOST:PORT"));
 }
 
+// A worker beside a controller that is named by its host's name has an address for other hosts.
+TEST(HostTest, ALoopbackControllerByNumberIsOfThisHostAlone) {
+  for (const char* endpoint :
+       {"ipc:///run/prd.sock", "tcp://127.0.0.1:5775", "tcp://127.1:5775", "tcp://[::1]:5775",
+        "tcp://localhost:5775", "tcp://localhost.localdomain:5775", "tcp://prd.localhost:5775"}) {
+    EXPECT_EQ(AddressOfHost(endpoint), "") << endpoint;
+  }
+  const std::string address = AddressOfHost("tcp://node1:5775");
+  if (address.empty()) GTEST_SKIP() << "this host has no address but loopback";
+  EXPECT_FALSE(IsLoopbackAddress(address)) << address;
+  EXPECT_TRUE(CheckAddress(address, true).ok()) << address;
+}
+
+TEST(HostTest, AddressesThatNobodyReachesAreRefused) {
+  for (const char* address : {"0.0.0.0", "::", "[::]", "224.0.0.1", "ff02::1", "255.255.255.255",
+                              "eth0", "node1", "[fd77::2", "fd77::2]", ""}) {
+    const Status status = CheckAddress(address, false);
+    EXPECT_EQ(status.code(), Code::kInvalidArgument) << address;
+    EXPECT_THAT(status.message(), HasSubstr("numeric address of this host (PRD_ADDRESS)"));
+  }
+  for (const char* announce : {"0.0.0.0", "0.0.0.0:7", "[::]", "[::]:7", "::", "224.0.0.1",
+                               "[fd77::2", "fd77::2]", "fd77::2]:7", "fd77::x"}) {
+    const Status status = CheckAnnounced(announce, false);
+    EXPECT_EQ(status.code(), Code::kInvalidArgument) << announce;
+    EXPECT_THAT(status.message(), HasSubstr("(PRD_ANNOUNCE_ADDRESS)"));
+  }
+  for (const char* fine : {"10.1.2.3", "fd77::2", "[fd77::2]"}) {
+    EXPECT_TRUE(CheckAddress(fine, true).ok()) << fine;
+    EXPECT_TRUE(CheckAnnounced(fine, true).ok()) << fine;
+  }
+  for (const char* fine : {"gate", "gate:7000", "10.1.2.3:7", "[fd77::2]:7"}) {
+    EXPECT_TRUE(CheckAnnounced(fine, true).ok()) << fine;
+  }
+  for (const char* own : {"127.0.0.1", "127.8.8.8", "::1", "[::1]"}) {
+    EXPECT_TRUE(CheckAddress(own, false).ok()) << own;
+    EXPECT_FALSE(CheckAddress(own, true).ok()) << own;
+    EXPECT_TRUE(CheckAnnounced(own, false).ok()) << own;
+    EXPECT_FALSE(CheckAnnounced(own, true).ok()) << own;
+  }
+  EXPECT_FALSE(CheckAnnounced("localhost:7", true).ok());
+}
+
 // A child that lives on does not keep its parent's connection.
 TEST(OwnProcessTest, AChildHasNoCopyOfTheSocket) {
   int ends[2];

@@ -245,7 +245,7 @@ TEST(SessionListenTest, WrongPortsAndAddressesAreRefusedByName) {
     EXPECT_EQ(session.status().code(), Code::kInvalidArgument);
     EXPECT_NE(session.status().message().find(std::string("found \"") + ports), std::string::npos);
   }
-  for (const char* announce : {":5", "host:", "host:0", "host:x", "a b", "*"}) {
+  for (const char* announce : {":5", "host:", "host:0", "host:x", "a b", "*", "0.0.0.0"}) {
     SessionOptions options;
     options.job = "job";
     options.announce_address = announce;

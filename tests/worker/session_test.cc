@@ -330,8 +330,10 @@ TEST(SessionTest, WrongOptionsAndReplicasAreNamed) {
   options.controller = "tcp://127.0.0.1:99999";
   EXPECT_NE(Session::Create(options).status().message().find("1 to 65535"), std::string::npos);
   options.controller = "tcp://127.0.0.1:5775";
-  options.address = "localhost";
-  EXPECT_NE(Session::Create(options).status().message().find("PRD_ADDRESS"), std::string::npos);
+  for (const char* address : {"localhost", "0.0.0.0"}) {
+    options.address = address;
+    EXPECT_NE(Session::Create(options).status().message().find("PRD_ADDRESS"), std::string::npos);
+  }
   options.address = "";
   // It would overflow as nanoseconds.
   using Milliseconds = std::chrono::milliseconds;

@@ -22,8 +22,9 @@ struct SessionOptions {
   // Workers that the launcher started, for a job whose config has no `workers`. 0: not known.
   int world_size = 0;
   // The address of this host at which workers on other hosts reach this one. Empty: the address
-  // that routes to the controller; if the controller is on this host, no other host is reached, and
-  // workers use ipc alone. Workers of one job on one host use ipc, and run as one user.
+  // that routes to the controller; if that is a loopback one by number or as localhost, no other
+  // host is reached, and workers use ipc alone; if by the name of this host, the address of the
+  // default route. Workers of one job on one host use ipc, and run as one user.
   // PRD_ADDRESS.
   std::string address;
   // The ports at which this worker listens for peers on other hosts, "FIRST-LAST": for firewalls.
