@@ -1,6 +1,8 @@
 #include "server/ephemeral.h"
 
 #include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,6 +17,7 @@
 #include <system_error>
 #include <utility>
 
+#include "common/io/log.h"
 #include "config/endpoint.h"
 
 namespace prd {
@@ -118,6 +121,19 @@ Result<std::string> HostName() {
   return Status(Code::kNotFound, "this host has no name; give --address");
 }
 
+// What this host knows itself by, as Debian's /etc/hosts has it.
+bool IsLoopbackHere(const std::string& host) {
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(host.c_str(), nullptr, nullptr, &found) != 0) return false;
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, ::freeaddrinfo);
+  if (found->ai_family == AF_INET6) {
+    const auto* address = reinterpret_cast<const sockaddr_in6*>(found->ai_addr);
+    return IN6_IS_ADDR_LOOPBACK(&address->sin6_addr);
+  }
+  const auto* address = reinterpret_cast<const sockaddr_in*>(found->ai_addr);
+  return found->ai_family == AF_INET && ntohl(address->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Ephemeral>> Ephemeral::Make(const Options& options, Config* config) {
@@ -205,6 +221,12 @@ Status Ephemeral::Tell(const std::string& endpoint) {
     Result<std::string> host =
         options_.address.empty() ? HostName() : Result<std::string>(options_.address);
     if (!host.ok()) return host.status();
+    if (IsLoopbackHere(*host)) {
+      spdlog::warn(
+          "workers are told that prd is at {}, which is a loopback address here: where other hosts "
+          "do not find this one by that either, give --address",
+          *host);
+    }
     controller = "tcp://" + *host + ":" + endpoint.substr(every.size());
   }
   const std::string text = Export("PRD_CONTROLLER", controller) + environment_;

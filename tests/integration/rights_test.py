@@ -156,12 +156,12 @@ class Training(unittest.TestCase):
                 prd.kill()
                 prd.wait()
 
-    def ephemeral(self, folder, name, *flags):
+    def ephemeral(self, folder, name, *flags, listen="tcp://127.0.0.1:*"):
         """The file with its workers' environment, once it is told, and the process."""
         environment = folder / name
         prd = subprocess.Popen(
             [f"{BIN}/prd", "--ephemeral", "--config", folder / "job.toml", "--env-file", environment, "--listen",
-             "tcp://127.0.0.1:*", "--dir", folder, *flags], stderr=subprocess.PIPE, text=True)  # fmt: skip
+             listen, "--dir", folder, *flags], stderr=subprocess.PIPE, text=True)  # fmt: skip
         deadline = time.monotonic() + cluster.DEADLINE_S
         while not environment.exists():
             self.assertIsNone(prd.poll(), "prd has ended")
@@ -219,7 +219,7 @@ class Training(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             folder = pathlib.Path(folder)
             (folder / "job.toml").write_text(JOBS)
-            environment, prd = self.ephemeral(folder, "prd.env")
+            environment, prd = self.ephemeral(folder, "prd.env", "--address", "localhost", listen="tcp://0.0.0.0:*")
             try:
                 # The secret is in no environment, and nobody else reads it.
                 self.assertNotIn("PRD_CURVE_SECRET_KEY=", environment.read_text())
@@ -242,6 +242,7 @@ class Training(unittest.TestCase):
                 self.assertEqual(len(sums), 1)
                 _, log = prd.communicate(timeout=cluster.DEADLINE_S)
                 self.assertEqual(prd.returncode, 0, log)
+                self.assertIn("prd is at localhost, which is a loopback address here", log)
                 self.assertEqual([file.name for file in folder.iterdir()], ["job.toml"], log)
             finally:
                 prd.kill()
