@@ -1,5 +1,6 @@
 #include "tools/prdctl/admin_source.h"
 
+#include <netdb.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +18,21 @@
 
 namespace prd::ctl {
 namespace {
+
+// Why the host of tcp://HOST:PORT cannot be found. Empty: it can, or there is none to find. ZeroMQ
+// would try again and again without a word.
+std::string NotFound(const std::string& endpoint) {
+  constexpr std::string_view kTcp = "tcp://";
+  const std::size_t colon = endpoint.rfind(':');
+  if (!endpoint.starts_with(kTcp) || colon <= kTcp.size()) return "";
+  const std::string host = endpoint.substr(kTcp.size(), colon - kTcp.size());
+  if (host.starts_with('[')) return "";
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(host.c_str(), nullptr, nullptr, &found);
+  if (error != 0) return gai_strerror(error);
+  freeaddrinfo(found);
+  return "";
+}
 
 class AdminSource : public HistorySource {
  public:
@@ -142,6 +158,10 @@ class AdminSource : public HistorySource {
       if (ipc && access(options_.endpoint.c_str() + kIpc.size(), W_OK) != 0) {
         if (errno == EACCES) return Denied();
         return Away(std::strerror(errno));
+      }
+      if (const std::string why = NotFound(options_.endpoint); !why.empty()) {
+        return Status(Code::kUnavailable,
+                      "the host of " + options_.endpoint + " cannot be found: " + why);
       }
       Connect();
     }

@@ -191,6 +191,9 @@ TEST_F(CliTest, ExitCodesAndMessages) {
   expect(Prdctl("--state-dir " + (*scratch_ / "nothing") + " jobs"), 3, "nothing");
   expect(Prdctl("--admin ipc://" + (*scratch_ / "none.sock") + " jobs"), 4, "no daemon answers");
   expect(Prdctl("--admin nonsense jobs"), 2, "admin endpoint: found \"nonsense\"");
+  expect(Prdctl("--admin nonsense jobs"), 2, "admin endpoint: found \"nonsense\"");
+  // A name that no host may have; no name server is asked.
+  expect(Prdctl("--admin tcp://no..host:5776 jobs"), 4, "tcp://no..host:5776 cannot be found: ");
   expect(FromFiles("export -o /nowhere/x"), 1, "/nowhere/x: cannot be written: No such file");
 }
 
@@ -267,6 +270,11 @@ TEST_F(CliTest, KeysAreNewPairsThatAreNeverOverwritten) {
   EXPECT_THAT(done.out, ::testing::Not(HasSubstr(secret.substr(0, 40))));
   EXPECT_EQ(Prdctl("keygen " + name).code, 1);
   EXPECT_EQ(Read(name + ".key"), secret);
+  // With them a daemon elsewhere is asked. A name that no host may have: no name server is.
+  const std::string with = " --key " + name + ".key --server-key '" + open.substr(0, 40) + "'";
+  const Done far = Prdctl("--admin tcp://no..host:5776" + with + " jobs");
+  EXPECT_EQ(far.code, 4);
+  EXPECT_THAT(far.out, HasSubstr("the host of tcp://no..host:5776 cannot be found: "));
 }
 
 TEST_F(CliTest, AnAddressThatIsTakenIsNoDaemonThatIsAway) {
