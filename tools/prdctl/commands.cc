@@ -442,7 +442,7 @@ Status ShowDaemon(HistorySource& source, const Console& console) {
                          {"uptime_ns", daemon->uptime_ns},
                          {"now_ns", daemon->now.ns},
                          {"workers", daemon->silences.size()},
-                         {"counters", std::move(counters)}})
+                         {"counters", told ? std::move(counters) : Json(nullptr)}})
                 << '\n';
     return Status::Ok();
   }
@@ -455,6 +455,7 @@ Status ShowDaemon(HistorySource& source, const Console& console) {
   return Status::Ok();
 }
 
+  const bool told = !daemon->counters.empty();
 Status Operate(HistorySource& source, const std::string& run, const OperatorActed& what,
                const Console& console) {
   Act act{.job = {}, .what = what};
@@ -470,6 +471,10 @@ Status Operate(HistorySource& source, const std::string& run, const OperatorActe
       return Status(Code::kInvalidArgument,
                     "\"" + run + "\" is a run of job " + info->job +
                         ", and the name of another job: give the number of that job's run, or the "
+  if (!told) {
+    console.out << "its counters are for operators ([[identity]] role = \"operator\")\n";
+    return Status::Ok();
+  }
                         "name of this run's job (prdctl jobs)");
     }
     if (info->ended) {
