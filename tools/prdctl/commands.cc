@@ -37,9 +37,14 @@ std::string Hex(std::uint64_t value) {
   return text;
 }
 
-// A number of what a run has trained, if it is known and not 0.
-std::string TrainedText(const std::optional<RunProgress>& of, std::int64_t Trained::*number) {
-  return of && of->job.trained.*number > 0 ? std::to_string(of->job.trained.*number) : "";
+// What a run has trained; nullopt: not known.
+std::optional<Trained> TrainedOf(const RunInfo& run, const std::optional<RunProgress>& of) {
+  return of ? of->job.trained : TrainedAtEnd(run);
+}
+
+// A number of that, if it is known and not 0.
+std::string TrainedText(const std::optional<Trained>& of, std::int64_t Trained::*number) {
+  return of && (*of).*number > 0 ? std::to_string((*of).*number) : "";
 }
 
 std::string PausedText(const PauseRow& paused) {
@@ -257,8 +262,9 @@ Status ShowJobs(HistorySource& source, bool options, bool all_runs, const Consol
     for (std::size_t i = 0; i < runs->size(); ++i) {
       all.push_back(ToJson((*runs)[i]));
       const std::optional<RunProgress>& of = progress[i];
-      all.back()["steps"] = of ? Json(of->job.trained.steps) : Json(nullptr);
-      all.back()["samples"] = of ? Json(of->job.trained.samples) : Json(nullptr);
+      const std::optional<Trained> trained = TrainedOf((*runs)[i], of);
+      all.back()["steps"] = trained ? Json(trained->steps) : Json(nullptr);
+      all.back()["samples"] = trained ? Json(trained->samples) : Json(nullptr);
       all.back()["done"] = of ? Json(of->job.done) : Json(nullptr);
       all.back()["stopped"] = of && !of->stopped.empty() ? Json(of->stopped) : Json(nullptr);
       all.back()["differ"] = of ? Json(of->differ) : Json(nullptr);
@@ -286,11 +292,12 @@ Status ShowJobs(HistorySource& source, bool options, bool all_runs, const Consol
                                       run.job,
                                       run.engine,
                                       StateOfRun(run) + Besides(progress[i]),
-                                      TrainedText(progress[i], &Trained::steps),
-                                      TrainedText(progress[i], &Trained::samples),
+                                      TrainedText(trained, &Trained::steps),
+                                      TrainedText(trained, &Trained::samples),
                                       std::to_string(run.records),
                                       WallTime(run.started_wall_ns)};
     if (options) cells.push_back(texts[i]);
+    const std::optional<Trained> trained = TrainedOf(run, progress[i]);
     cells.push_back(run.end);
     table.Add(std::move(cells));
   }

@@ -1,6 +1,8 @@
 #include "tools/prdctl/present.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <string_view>
 #include <utility>
 
 #include "engines/words.h"
@@ -435,3 +437,14 @@ std::optional<RunProgress> LoadProgress(HistorySource& source, const RunInfo& in
 }
 
 }  // namespace prd::ctl
+// "...; the job has trained 80 steps, 640 samples; ...".
+std::optional<Trained> TrainedAtEnd(const RunInfo& run) {
+  constexpr std::string_view kWords = "; the job has trained ";
+  const std::size_t at = run.end.rfind(kWords);
+  if (!run.ended || at == std::string::npos) return std::nullopt;
+  long long steps = 0, samples = 0;
+  const char* text = run.end.c_str() + at + kWords.size();
+  if (std::sscanf(text, "%lld steps, %lld samples", &steps, &samples) < 1) return std::nullopt;
+  return Trained{.steps = steps, .samples = samples};
+}
+

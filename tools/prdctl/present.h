@@ -113,9 +113,11 @@ struct RunProgress {
   std::string stopped;  // "stopped by rank 0: REASON"; empty: nobody has stopped it
 };
 
-// nullopt: it has ended (RunInfo::end says what it had trained), or cannot be replayed.
+// nullopt: it has ended, or cannot be replayed.
 std::optional<RunProgress> LoadProgress(HistorySource& source, const RunInfo& run);
 
 }  // namespace prd::ctl
+// What a run that has ended had trained, as RunInfo::end says; nullopt: it does not say.
+std::optional<Trained> TrainedAtEnd(const RunInfo& run);
 
 #endif  // PRD_TOOLS_PRDCTL_PRESENT_H_

@@ -257,7 +257,7 @@ TEST(CommandsTest, GroupsAndTheirFilters) {
               HasSubstr("group: found 10000, in run 4 there are 1 to "));
   EXPECT_THAT(
       Explain(source, "", 7, {.out = out}).message(),
-      HasSubstr("rank: found 7, in run 4 of mnist (p-reduce, ended) there are ranks 0, 1, 2"));
+      HasSubstr("rank: found 7, in run 4 of mnist (p-reduce, finished) there are ranks 0, 1, 2"));
 }
 
 TEST(FindRunTest, ByNumberNameOrNewest) {

@@ -186,13 +186,16 @@ JobSpec PReduceSpec(int workers) {
 
 RunInfo InfoOf(const std::vector<Record>& records) {
   const auto& started = std::get<RunStarted>(records.front().body);
+  const auto* ended = std::get_if<RunEnded>(&records.back().body);
   return {.run = records.front().run,
           .job = started.job,
           .engine = started.engine,
           .started_wall_ns = started.wall_ns,
-          .ended = std::holds_alternative<RunEnded>(records.back().body),
+          .ended = ended != nullptr,
           .records = records.size(),
-          .begun = true};
+          .begun = true,
+          .finished = ended != nullptr && ended->finished,
+          .end = ended == nullptr ? "" : ended->reason};
 }
 
 std::vector<Record> MakeRun(RunId run, const JobSpec& spec, const RealRun& plan,

@@ -90,7 +90,9 @@ TEST_F(TrainingTest, JobsAndWorkersTellStepsAndSamples) {
   for (Rank r = 0; r < 3; ++r) Say(r, Leave{.reason = "has enough"});
   EXPECT_EQ(Workers()[0]["steps"], 4) << "of those who have gone too";
   jobs = Jobs();
-  EXPECT_EQ(jobs[0]["steps"], nullptr);
+  EXPECT_EQ(jobs[0]["steps"], 7);
+  EXPECT_EQ(jobs[0]["samples"], 384);
+  EXPECT_THAT(JobsText(), HasSubstr("  7  "));
   EXPECT_EQ(jobs[0]["ended"], true);
   EXPECT_THAT(std::get<RunEnded>(records_.back().body).reason,
               HasSubstr("; the job has trained 7 steps, 384 samples"));
