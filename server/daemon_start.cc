@@ -19,12 +19,20 @@
 namespace prd {
 namespace {
 
+// With fewer descriptors libzmq would abort, or the history find none for its files.
+constexpr rlim_t kFewestDescriptors = 256;
+
 // One file descriptor per worker, and ZeroMQ's own limit on sockets is none of connections.
-void RaiseFileLimit() {
+Status RaiseFileLimit() {
   rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return Status::Ok();
   limit.rlim_cur = limit.rlim_max;
   (void)::setrlimit(RLIMIT_NOFILE, &limit);
+  if (limit.rlim_max >= kFewestDescriptors) return Status::Ok();
+  return Status(Code::kResourceExhausted,
+                "found a limit of " + std::to_string(limit.rlim_max) + " descriptors, needed are " +
+                    std::to_string(kFewestDescriptors) +
+                    " at least: raise it (LimitNOFILE in prd.service, ulimit -n)");
 }
 
 // Descriptors that the history, prdctl, the metrics and the libraries need.
@@ -106,7 +114,7 @@ Daemon::~Daemon() = default;
 Result<std::unique_ptr<Daemon>> Daemon::Start(Config config, Notifier notifier, int signals) {
   const std::int64_t started_ns = MonotonicNs();
   const std::int64_t started_wall_ns = WallNs();
-  RaiseFileLimit();
+  PRD_RETURN_IF_ERROR(RaiseFileLimit());
   std::unique_ptr<Daemon> daemon(new Daemon(std::move(config), std::move(notifier)));
   const DaemonConfig& settings = daemon->config_.daemon;
   Result<std::unique_ptr<RocksHistory>> history = RocksHistory::Open(

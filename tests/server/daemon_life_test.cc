@@ -6,6 +6,7 @@
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -414,6 +415,22 @@ TEST(DaemonLife, AFullDiskHoldsDecisionsUpAndLosesNone) {
   ASSERT_TRUE(daemon.Start()) << daemon.log();
   pair.Round(4);
   EXPECT_THAT(daemon.log(), Not(HasSubstr("set aside")));
+}
+
+// libzmq aborts where it finds no descriptor for itself.
+TEST(DaemonLife, TooFewDescriptorsAreAnErrorOfTheStart) {
+  DaemonProcess daemon(Jobs("*"));
+  const pid_t child = ::fork();
+  if (child == 0) {  // the limit is the process's
+    const rlimit few{.rlim_cur = 80, .rlim_max = 80};
+    ::setrlimit(RLIMIT_NOFILE, &few);
+    const Ended ended = RunDaemon({"--config", daemon.config()});
+    const bool named = ended.output.find("found a limit of 80 descriptors") != std::string::npos;
+    ::_exit(ended.code == 1 && named ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 // RocksDB aborts where it has no room for its own files.
