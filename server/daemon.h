@@ -41,7 +41,8 @@ DaemonConfig DaemonDefaults();
 class Daemon {
  public:
   // Opens the history, restores its runs, and listens. `signals` is a signalfd of SIGTERM, SIGINT
-  // and SIGHUP, which are blocked in all threads. Errors say what to do.
+  // and SIGHUP, which are blocked in all threads. Errors say what to do. A full disk is waited for;
+  // kCancelled: one of the first two has come meanwhile.
   static Result<std::unique_ptr<Daemon>> Start(Config config, Notifier notifier, int signals);
   ~Daemon();
 
@@ -56,6 +57,7 @@ class Daemon {
 
  private:
   Daemon(Config config, Notifier notifier);
+  Status OpenHistory(int signals);
   Status Listen();
   LocalUsers WhoMayTrain() const;
   Status Recover();

@@ -1,5 +1,8 @@
 // Beginning, and beginning anew: start and reload.
+#include <poll.h>
 #include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
@@ -33,6 +36,20 @@ Status RaiseFileLimit() {
                 "found a limit of " + std::to_string(limit.rlim_max) + " descriptors, needed are " +
                     std::to_string(kFewestDescriptors) +
                     " at least: raise it (LimitNOFILE in prd.service, ulimit -n)");
+}
+
+constexpr int kRoomPauseMs = 250;  // between looks at a full disk
+
+// The number of a signal that ends prd, if one comes within the pause. SIGHUP is for a later
+// reload.
+std::optional<std::uint32_t> EndingSignal(int signals, int pause_ms) {
+  pollfd item{.fd = signals, .events = POLLIN, .revents = 0};
+  if (::poll(&item, 1, pause_ms) <= 0) return std::nullopt;
+  signalfd_siginfo info{};
+  while (::read(signals, &info, sizeof info) == sizeof info) {
+    if (info.ssi_signo != SIGHUP) return info.ssi_signo;
+  }
+  return std::nullopt;
 }
 
 // Descriptors that the history, prdctl, the metrics and the libraries need.
@@ -117,10 +134,12 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(Config config, Notifier notifier, 
   PRD_RETURN_IF_ERROR(RaiseFileLimit());
   std::unique_ptr<Daemon> daemon(new Daemon(std::move(config), std::move(notifier)));
   const DaemonConfig& settings = daemon->config_.daemon;
-  Result<std::unique_ptr<RocksHistory>> history = RocksHistory::Open(
-      settings.state_dir, {.sync = settings.sync, .bounds = BoundsOf(daemon->config_)});
-  if (!history.ok()) return history.status();
-  daemon->history_ = std::move(*history);
+  if (!settings.metrics.empty()) {
+    Result<std::unique_ptr<Metrics>> metrics = Metrics::Serve(settings.metrics);
+    if (!metrics.ok()) return metrics.status();
+    daemon->metrics_ = std::make_unique<MetricsPublisher>(std::move(*metrics), settings.state_dir);
+  }
+  PRD_RETURN_IF_ERROR(daemon->OpenHistory(signals));
   daemon->recorder_ = std::make_unique<Recorder>(daemon->history_.get());
   PRD_RETURN_IF_ERROR(daemon->Listen());
   PRD_RETURN_IF_ERROR(daemon->Recover());
@@ -147,6 +166,31 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(Config config, Notifier notifier, 
   }
   daemon->notifier_.Ready();
   return daemon;
+}
+
+// Waits for room where the disk is full, as a prd that runs does.
+Status Daemon::OpenHistory(int signals) {
+  const DaemonConfig& settings = config_.daemon;
+  for (bool told = false;; told = true) {
+    Result<std::unique_ptr<RocksHistory>> history = RocksHistory::Open(
+        settings.state_dir, {.sync = settings.sync, .bounds = BoundsOf(config_)});
+    if (history.ok()) {
+      history_ = std::move(*history);
+      return Status::Ok();
+    }
+    const Status& full = history.status();
+    if (full.code() != Code::kResourceExhausted) return full;
+    if (!told) {
+      spdlog::error("{}. prd starts once there is room; workers wait, and nothing is lost",
+                    full.message());
+    }
+    notifier_.TellStatus("waits for room on the disk of " + settings.state_dir);
+    notifier_.Send("EXTEND_TIMEOUT_USEC=60000000");
+    if (metrics_ != nullptr) metrics_->TellFull(full.message());
+    if (const auto signal = EndingSignal(signals, kRoomPauseMs)) {
+      return Status(Code::kCancelled, "stopping on signal " + std::to_string(*signal));
+    }
+  }
 }
 
 // Messages may queue up from here on; none is read before the runs are back.
@@ -196,11 +240,7 @@ Status Daemon::Listen() {
                                 .max_part_bytes = settings.max_message_bytes});
   if (!workers.ok()) return workers.status();
   workers_ = std::make_unique<WorkerSocket>(std::move(*workers));
-  if (settings.metrics.empty()) return Status::Ok();
-  Result<std::unique_ptr<Metrics>> metrics = Metrics::Serve(settings.metrics);
-  if (!metrics.ok()) return metrics.status();
-  metrics_ = std::make_unique<MetricsPublisher>(std::move(*metrics), settings.state_dir);
-  recorder_->TellMeters(metrics_->meters());
+  if (metrics_ != nullptr) recorder_->TellMeters(metrics_->meters());
   return Status::Ok();
 }
 

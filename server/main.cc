@@ -152,6 +152,10 @@ int Serve(prd::Config config, prd::Ephemeral* ephemeral) {
     notifier = prd::Notifier();
   }
   auto daemon = prd::Daemon::Start(std::move(config), std::move(*notifier), signals);
+  if (daemon.status().code() == prd::Code::kCancelled) {
+    spdlog::info("{}", daemon.status().message());
+    return 0;
+  }
   if (!daemon.ok()) return Fail(daemon.status(), kFailed);
   if (ephemeral != nullptr) {
     (*daemon)->EndWithItsJob();

@@ -24,4 +24,13 @@ void MetricsPublisher::Publish(Instant now, const DaemonCounts& counts, const Jo
   metrics_->Publish(std::move(page));
 }
 
+void MetricsPublisher::TellFull(const std::string& why) {
+  MetricsPage page;
+  page.Add("history_stalled", {}, 1);
+  page.Add("history_free_bytes", {}, static_cast<double>(DiskUseOf(state_dir_).free));
+  metrics_->Publish(std::move(page));
+  metrics_->SetUnready(why);
+  metrics_->Alive();
+}
+
 }  // namespace prd

@@ -28,6 +28,8 @@ class MetricsPublisher {
   // `waiting`: jobs that wait for their start.
   void Publish(Instant now, const DaemonCounts& counts, const JobMeters::Jobs& jobs,
                std::size_t waiting);
+  // Before there is a history: the disk has no room for it.
+  void TellFull(const std::string& why);
   // Publish is due then at the latest: some of it changes by itself.
   Instant refresh_at() const { return refresh_at_; }
 

@@ -434,24 +434,41 @@ TEST(DaemonLife, TooFewDescriptorsAreAnErrorOfTheStart) {
 }
 
 // RocksDB aborts where it has no room for its own files.
-TEST(DaemonLife, OnAFullDiskItDoesNotStartAndLosesNothing) {
-  DaemonProcess daemon(Jobs("*"));
+TEST(DaemonLife, OnAFullDiskItWaitsForRoomAndLosesNothing) {
+  const int port = Tcp().FreePort();
+  DaemonProcess daemon(Jobs("*"), "metrics = \"127.0.0.1:" + std::to_string(port) + "\"");
   SmallDisk disk(daemon.state_dir());
   if (!disk.mounted()) GTEST_SKIP() << "no file system may be mounted here";
-  const auto refuses = [&](std::uintmax_t free) {
+  const auto waits = [&](std::uintmax_t free) {
     disk.Fill(free);
-    const Ended ended = RunDaemon({"--config", daemon.config()});
-    EXPECT_EQ(ended.code, 1) << ended.output;
-    EXPECT_THAT(ended.output, HasSubstr("no room for the history in " + daemon.state_dir() + ": " +
-                                        std::to_string(free >> 10) + " KiB are free"));
-    disk.MakeRoom();
+    ASSERT_TRUE(daemon.Launch()) << daemon.log();
+    ASSERT_TRUE(daemon.WaitForNotice("EXTEND_TIMEOUT_USEC=")) << daemon.log();
+    EXPECT_THAT(daemon.log(), AllOf(HasSubstr("no room for the history in " + daemon.state_dir() +
+                                              ": " + std::to_string(free >> 10) + " KiB are free"),
+                                    HasSubstr("prd starts once there is room")));
   };
-  for (const std::uintmax_t free : {0, 24 << 10, 52 << 10, 100 << 10}) refuses(free);
-  ASSERT_TRUE(daemon.Start()) << daemon.log();
+  for (const std::uintmax_t free : {0, 24 << 10, 52 << 10}) {
+    waits(free);
+    daemon.Signal(SIGTERM);
+    EXPECT_EQ(daemon.WaitForEnd(), 0) << daemon.log();
+    disk.MakeRoom();
+  }
+  waits(100 << 10);
+  ASSERT_TRUE(daemon.WaitForNotice("EXTEND_TIMEOUT_USEC=")) << "the metrics are published";
+  EXPECT_THAT(Tcp().Get(port, "/readyz"), AllOf(StartsWith("HTTP/1.1 503"), HasSubstr("no room")));
+  EXPECT_THAT(Tcp().Get(port, "/healthz"), StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(Tcp().Get(port, "/metrics"), HasSubstr("prd_history_stalled 1"));
+  disk.MakeRoom();
+  ASSERT_TRUE(daemon.WaitForNotice("READY=1")) << daemon.log();
+  EXPECT_THAT(Tcp().Get(port, "/readyz"), StartsWith("HTTP/1.1 200"));
   Pair pair(daemon);
   pair.Round(1);
   daemon.Kill();
-  for (const std::uintmax_t free : {0, 24 << 10, 48 << 10}) refuses(free);
+  for (const std::uintmax_t free : {0, 24 << 10, 48 << 10}) {
+    waits(free);
+    daemon.Kill();
+    disk.MakeRoom();
+  }
   ASSERT_TRUE(daemon.Start()) << daemon.log();
   pair.Round(2);
 }

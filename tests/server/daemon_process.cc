@@ -121,7 +121,7 @@ void DaemonProcess::WriteConfig(const std::string& jobs, const std::string& daem
   out << daemon << "\n" << jobs << "\n";
 }
 
-bool DaemonProcess::Start(const std::map<std::string, std::string>& environment) {
+bool DaemonProcess::Launch(const std::map<std::string, std::string>& environment) {
   if (notices_ >= 0) ::close(notices_);
   const std::string path = dir_ / "notify.sock";
   ::unlink(path.c_str());
@@ -136,7 +136,11 @@ bool DaemonProcess::Start(const std::map<std::string, std::string>& environment)
   std::map<std::string, std::string> all = environment;
   all["NOTIFY_SOCKET"] = path;
   pid_ = Spawn({"--config", config()}, dir_ / "log", all);
-  return WaitForNotice("READY=1");
+  return pid_ > 0;
+}
+
+bool DaemonProcess::Start(const std::map<std::string, std::string>& environment) {
+  return Launch(environment) && WaitForNotice("READY=1");
 }
 
 void DaemonProcess::Signal(int number) { ::kill(pid_, number); }

@@ -34,6 +34,8 @@ class DaemonProcess {
   ~DaemonProcess();
 
   void WriteConfig(const std::string& jobs, const std::string& daemon = "");
+  // Does not wait. False: it cannot be started.
+  bool Launch(const std::map<std::string, std::string>& environment = {});
   // Waits until it is ready. False: it ended, or never was; see log().
   bool Start(const std::map<std::string, std::string>& environment = {});
   void Signal(int number);
