@@ -10,6 +10,7 @@ namespace {
 
 // A worker that has waited for so long is told for whom.
 constexpr DurationNs kTellWaitAfter = 3 * kSecond;
+constexpr const char* kNoRing = "; no ring of all workers goes around that";
 
 const RunWorker& Row(const RunState& run, Rank rank) { return run.roster()[rank]; }
 
@@ -25,7 +26,7 @@ std::string LinkWords(const RunState& run, Instant now, Rank rank) {
     const auto [a, b] = run.links().all().begin()->first;
     text += "; " + run.links().Words(now, a, b);
   }
-  return text + "; no ring of all workers goes around that";
+  return text + kNoRing;
 }
 
 std::string LeavesWords(const RunState& run, Rank rank) {
@@ -93,11 +94,58 @@ std::string GroupWords(const RunState& run, Instant now, Rank rank) {
          (group.aborted ? "; called off: " + group.failure : "");
 }
 
+std::string StartWords(const RunState& run, Instant now) {
+  const StartBarrier& start = run.start();
+  const int here = run.roster().Count(WorkerState::kJoining);
+  if (start.made() || here == 0) return {};
+  const bool awaits = run.Awaits(run.last_now());
+  std::vector<Rank> missing;
+  if (awaits) {
+    missing = run.switches().Awaited();
+  } else {
+    for (Rank rank = 0; rank < start.workers(); ++rank) {
+      if (!run.roster().Present(rank)) missing.push_back(rank);
+    }
+  }
+  std::string text = "waiting for the common start: " + std::to_string(here) + " of " +
+                     std::to_string(start.workers()) + " workers are here";
+  // Ranks from `workers` on are here in place of lower ones, which then are not all missing.
+  const int lacking = awaits ? static_cast<int>(missing.size()) : start.workers() - here;
+  if (!missing.empty() && lacking > 0) {
+    const bool all = lacking == static_cast<int>(missing.size());
+    text += "; missing: " + (all ? "" : std::to_string(lacking) + " of ") + words::Ranks(missing);
+  }
+  text += run.admissions().RefusalWords();
+  if (awaits) {
+    return text + "; goes on without the missing in " +
+           words::Duration(run.switches().awaits_until() - now) + " (lease_ms and start_grace_ms)";
+  }
+  const std::optional<Instant>& ends = start.grace_ends();
+  if (!ends) return text;
+  if (now < *ends) {
+    return text + "; goes on without the missing in " + words::Duration(*ends - now) +
+           " (start_grace_ms)";
+  }
+  return text + "; goes on with " + std::to_string(run.spec().min_workers) + " (min_workers)";
+}
+
+std::string JoiningWords(const RunState& run, Instant now, Rank rank) {
+  if (!run.start().made()) return StartWords(run, now);
+  if (run.copies().CutOff(rank)) return "waiting until it reaches a worker that has a model";
+  if (Row(run, rank).copies_after) return run.copies().WaitWords(now, rank);
+  if (!run.shares().MayJoin(rank)) {
+    return "waiting for the next step, in which it has a share of the batch";
+  }
+  if (Row(run, rank).resumes) return "has paused; waiting for the running round to end";
+  return "waiting for the running round to end before it copies a model";
+}
+
 std::string StateWords(const RunState& run, Instant now, Rank rank) {
   const RunWorker& worker = Row(run, rank);
   switch (worker.state) {
     case WorkerState::kJoining:
-      return WaitsFor(run, now, rank);
+      if (run.numbers().Has(rank)) return run.number_calls().Words(now, rank);
+      return JoiningWords(run, now, rank);
     case WorkerState::kStarting:
       return "has the common start; waiting for the others to have it";
     case WorkerState::kFinishing:
@@ -166,50 +214,16 @@ std::string WaitsFor(const RunState& run, Instant now, Rank rank) {
   if (run.numbers().Has(rank)) return run.number_calls().Words(now, rank);
   if (!Waits(run, worker)) return {};
   if (worker.state == WorkerState::kJoining) {
-    if (!run.start().made()) return StartWaits(run, now);
-    if (worker.copies_after) return run.copies().WaitWords(now, rank);
-    if (!run.shares().MayJoin(rank)) {
-      return "waiting for the next step, in which it has a share of the batch";
-    }
-    if (worker.resumes) return "has paused; waiting for the running round to end";
-    return "waiting for the running round to end before it copies a model";
+    return run.start().made() ? JoiningWords(run, now, rank) : StartWaits(run, now);
   }
   return now - worker.since < kTellWaitAfter ? std::string() : Explain(run, now, rank);
 }
 
 std::string StartWaits(const RunState& run, Instant now) {
-  const StartBarrier& start = run.start();
-  const int here = run.roster().Count(WorkerState::kJoining);
-  if (start.made() || here == 0) return {};
-  const bool awaits = run.Awaits(run.last_now());
-  std::vector<Rank> missing;
-  if (awaits) {
-    missing = run.switches().Awaited();
-  } else {
-    for (Rank rank = 0; rank < start.workers(); ++rank) {
-      if (!run.roster().Present(rank)) missing.push_back(rank);
-    }
-  }
-  std::string text = "waiting for the common start: " + std::to_string(here) + " of " +
-                     std::to_string(start.workers()) + " workers are here";
-  // Ranks from `workers` on are here in place of lower ones, which then are not all missing.
-  const int lacking = awaits ? static_cast<int>(missing.size()) : start.workers() - here;
-  if (!missing.empty() && lacking > 0) {
-    const bool all = lacking == static_cast<int>(missing.size());
-    text += "; missing: " + (all ? "" : std::to_string(lacking) + " of ") + words::Ranks(missing);
-  }
-  text += run.admissions().RefusalWords();
-  if (awaits) {
-    return text + "; goes on without the missing in " +
-           words::Duration(run.switches().awaits_until() - now) + " (lease_ms and start_grace_ms)";
-  }
-  const std::optional<Instant>& ends = start.grace_ends();
-  if (!ends) return text;
-  if (now < *ends) {
-    return text + "; goes on without the missing in " + words::Duration(*ends - now) +
-           " (start_grace_ms)";
-  }
-  return text + "; goes on with " + std::to_string(run.spec().min_workers) + " (min_workers)";
+  std::string text = StartWords(run, now);
+  if (text.empty() || run.held().CanMeet(WorkerState::kJoining)) return text;
+  const auto [a, b] = run.links().all().begin()->first;
+  return text + "; " + run.links().Words(now, a, b) + kNoRing;
 }
 
 }  // namespace prd
