@@ -52,6 +52,15 @@ std::string PausedText(const PauseRow& paused) {
          (paused.reason.empty() ? "" : " (" + paused.reason + ")");
 }
 
+// Where a worker listens for other hosts.
+std::string ForOtherHosts(const std::vector<std::string>& endpoints) {
+  std::string text;
+  for (const std::string& endpoint : endpoints) {
+    if (!endpoint.starts_with("ipc://")) text += (text.empty() ? "" : ", ") + endpoint;
+  }
+  return text.empty() ? "ipc alone" : text;
+}
+
 Json PausedJson(const std::optional<PauseRow>& paused) {
   if (!paused) return nullptr;
   return {{"by", paused->by}, {"since_wall_ns", paused->since_wall_ns}, {"reason", paused->reason}};
@@ -288,6 +297,7 @@ Status ShowJobs(HistorySource& source, bool options, bool all_runs, const Consol
   Table table(columns);
   for (std::size_t i = 0; i < runs->size(); ++i) {
     const RunInfo& run = (*runs)[i];
+    const std::optional<Trained> trained = TrainedOf(run, progress[i]);
     std::vector<std::string> cells = {std::to_string(run.run),
                                       run.job,
                                       run.engine,
@@ -297,7 +307,6 @@ Status ShowJobs(HistorySource& source, bool options, bool all_runs, const Consol
                                       std::to_string(run.records),
                                       WallTime(run.started_wall_ns)};
     if (options) cells.push_back(texts[i]);
-    const std::optional<Trained> trained = TrainedOf(run, progress[i]);
     cells.push_back(run.end);
     table.Add(std::move(cells));
   }
@@ -414,15 +423,20 @@ Status ShowLinks(HistorySource& source, const std::string& run, const Console& c
                {"B", Align::kRight},
                {"BROKEN FOR", Align::kRight},
                {"ASKED BY", Align::kRight},
+               {"A AT"},
+               {"B AT"},
                {"WHY"}});
   for (const LinkRow& link : present->links) {
     links.push_back({{"a", link.a},
                      {"b", link.b},
                      {"broken_ns", link.broken_ns},
                      {"asked_by", link.asks},
+                     {"a_endpoints", link.a_endpoints},
+                     {"b_endpoints", link.b_endpoints},
                      {"reason", link.reason}});
     table.Add({std::to_string(link.a), std::to_string(link.b), words::Duration(link.broken_ns),
-               std::to_string(link.asks), link.reason});
+               std::to_string(link.asks), ForOtherHosts(link.a_endpoints),
+               ForOtherHosts(link.b_endpoints), link.reason});
   }
   if (console.json) {
     console.out << Dump({{"run", ToJson(*info)}, {"links", std::move(links)}}) << '\n';
@@ -441,6 +455,7 @@ Status ShowLinks(HistorySource& source, const std::string& run, const Console& c
 Status ShowDaemon(HistorySource& source, const Console& console) {
   Result<DaemonStatus> daemon = source.Daemon();
   if (!daemon.ok()) return daemon.status();
+  const bool told = !daemon->counters.empty();
   if (console.json) {
     Json counters = Json::object();
     for (const auto& [name, value] : daemon->counters) counters[name] = value;
@@ -456,13 +471,16 @@ Status ShowDaemon(HistorySource& source, const Console& console) {
   console.out << "prd " << Harmless(daemon->version) << ", pid " << daemon->pid << ", up "
               << words::Duration(daemon->uptime_ns) << ", " << daemon->silences.size()
               << " workers\n";
+  if (!told) {
+    console.out << "its counters are for operators ([[identity]] role = \"operator\")\n";
+    return Status::Ok();
+  }
   Table table({{"COUNTER"}, {"VALUE", Align::kRight}});
   for (const auto& [name, value] : daemon->counters) table.Add({name, std::to_string(value)});
   table.Print(console.out);
   return Status::Ok();
 }
 
-  const bool told = !daemon->counters.empty();
 Status Operate(HistorySource& source, const std::string& run, const OperatorActed& what,
                const Console& console) {
   Act act{.job = {}, .what = what};
@@ -478,10 +496,6 @@ Status Operate(HistorySource& source, const std::string& run, const OperatorActe
       return Status(Code::kInvalidArgument,
                     "\"" + run + "\" is a run of job " + info->job +
                         ", and the name of another job: give the number of that job's run, or the "
-  if (!told) {
-    console.out << "its counters are for operators ([[identity]] role = \"operator\")\n";
-    return Status::Ok();
-  }
                         "name of this run's job (prdctl jobs)");
     }
     if (info->ended) {

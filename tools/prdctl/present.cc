@@ -376,12 +376,17 @@ Present PresentReader::Read(const RunInfo& info, const DaemonStatus* daemon) con
     }
   }
   if (!run.ended()) present.pace = SlowestSetsPace(run.spec().engine, run.live());
+  const auto endpoints = [&run](Rank rank) {
+    return run.workers()[static_cast<std::size_t>(rank)].endpoints;
+  };
   for (const auto& [pair, link] : run.broken_links()) {
     present.links.push_back({.a = pair.first,
                              .b = pair.second,
                              .asks = link.asks,
                              .broken_ns = present.now - link.since,
-                             .reason = link.reason});
+                             .reason = link.reason,
+                             .a_endpoints = endpoints(pair.first),
+                             .b_endpoints = endpoints(pair.second)});
   }
   for (auto it = run.refusals().rbegin(); it != run.refusals().rend(); ++it) {
     present.refusals.push_back({.refused = it->hello, .ago_ns = present.now - it->at});
@@ -436,7 +441,6 @@ std::optional<RunProgress> LoadProgress(HistorySource& source, const RunInfo& in
                      .stopped = run.stopped_by()};
 }
 
-}  // namespace prd::ctl
 // "...; the job has trained 80 steps, 640 samples; ...".
 std::optional<Trained> TrainedAtEnd(const RunInfo& run) {
   constexpr std::string_view kWords = "; the job has trained ";
@@ -448,3 +452,4 @@ std::optional<Trained> TrainedAtEnd(const RunInfo& run) {
   return Trained{.steps = steps, .samples = samples};
 }
 
+}  // namespace prd::ctl

@@ -47,6 +47,8 @@ struct LinkRow {
   Rank asks = kNoRank;       // of the two, the one that probes the other
   DurationNs broken_ns = 0;  // for so long
   std::string reason;
+  std::vector<std::string> a_endpoints;  // where each listens for peers
+  std::vector<std::string> b_endpoints;
 };
 
 // A worker that was refused, and has not joined since.
@@ -115,9 +117,9 @@ struct RunProgress {
 
 // nullopt: it has ended, or cannot be replayed.
 std::optional<RunProgress> LoadProgress(HistorySource& source, const RunInfo& run);
-
-}  // namespace prd::ctl
 // What a run that has ended had trained, as RunInfo::end says; nullopt: it does not say.
 std::optional<Trained> TrainedAtEnd(const RunInfo& run);
+
+}  // namespace prd::ctl
 
 #endif  // PRD_TOOLS_PRDCTL_PRESENT_H_

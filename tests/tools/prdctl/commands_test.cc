@@ -301,10 +301,14 @@ TEST(CommandsTest, LinksThatAreBrokenAreNamed) {
   EXPECT_EQ(links[0]["b"], 2);
   EXPECT_EQ(links[0]["asked_by"], 1);
   EXPECT_GT(links[0]["broken_ns"].get<DurationNs>(), 0);
+  for (const char* end : {"a_endpoints", "b_endpoints"}) {
+    EXPECT_EQ(links[0][end], Json::array({"ipc:///x", "tcp://x:1"}));
+  }
   EXPECT_THAT(links[0]["reason"].get<std::string>(), HasSubstr("rank 1 did not reach rank 2"));
   out.str("");
   ASSERT_TRUE(ShowLinks(source, "", {.out = out}).ok());
   EXPECT_THAT(out.str(), HasSubstr("BROKEN FOR"));
+  EXPECT_THAT(out.str(), HasSubstr("  tcp://x:1  tcp://x:1  rank 1 did not reach rank 2"));
   out.str("");
   ASSERT_TRUE(Explain(source, "", 2, {.out = out}).ok());
   EXPECT_THAT(out.str(), HasSubstr("the link between ranks 1 and 2 is broken for"));

@@ -38,7 +38,7 @@ class Virtual {
                   .host = "boot",
                   .host_name = "host" + std::to_string(rank),
                   .pid = 100 + static_cast<std::uint32_t>(rank),
-                  .endpoints = {"ipc:///x"},
+                  .endpoints = {"ipc:///x", "tcp://x:1"},
                   .model_bytes = 8,
                   .model_hash = 5,
                   .takes_shares = true});
