@@ -31,8 +31,8 @@ def make(rate=0.01):
     return model, torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
 
 
-def attach(c, rank, model, optimizer, **options):
-    return prd.torch.attach(model, optimizer, session=prd.Session(controller=c.endpoint, job="toy", rank=rank, timeout=60), seed=False, **options)
+def attach(c, rank, model, optimizer, name="toy", seed=False, **options):
+    return prd.torch.attach(model, optimizer, session=prd.Session(controller=c.endpoint, job=name, rank=rank, timeout=60), seed=seed, **options)
 
 
 def step(model, optimizer, rank=0, slow=0.005, factor=5, slow_rank=2):
@@ -541,6 +541,26 @@ class Time(unittest.TestCase):
                 loader = worker.shard(loading.DataLoader(given, batch_size=10, sampler=sampler))
                 self.assertEqual(len(loader), 3)
                 self.assertEqual(sum(step(model, optimizer, slow=0) is None for _ in loader), 3, sampler)
+            part = loading.BatchSampler(loading.SubsetRandomSampler(range(30)), 10, False)
+            made = [torch.ones(8, 4) for _ in range(3)]
+            for given_loader in (loading.DataLoader(given, batch_sampler=part), loading.DataLoader(made, batch_size=None),
+                                 loading.DataLoader(made, batch_size=None, shuffle=True)):  # fmt: skip
+                loader, samples = worker.shard(given_loader), 24 if given_loader.batch_sampler is None else 30
+                self.assertEqual(len(loader), 3)
+                self.assertEqual(sum(step(model, optimizer, slow=0) is None for _ in loader), 3)
+                self.assertEqual((loader.samples, prd.torch.alone.PlainLoader(worker, given_loader).samples), (samples, samples))
+
+            class Stream(loading.IterableDataset):
+                def __iter__(self):
+                    return iter(made)
+
+                def __len__(self):
+                    return len(made)
+
+            self.assertEqual(len(worker.shard(loading.DataLoader(Stream(), batch_size=1))), 3)
+            nameless = loading.DataLoader({"a": torch.ones(8, 4)}, batch_size=None, sampler=["a"])
+            with self.assertRaisesRegex(ValueError, r"dataset\[0\], which tells how many samples each has, ends with KeyError.*shard\(loader, samples="):
+                worker.shard(nameless)
 
             class Doubling(loading.DataLoader):
                 def __iter__(self):
@@ -556,6 +576,23 @@ class Time(unittest.TestCase):
                 next(iter(worker.shard(opaque)))
             self.assertIsNotNone(next(iter(worker.shard(opaque, samples=10))))
             worker.finish()
+
+    def test_samplers_seeded_alike_draw_different_samples(self):
+        given, loading = torch.utils.data.TensorDataset(torch.arange(1000.0)), torch.utils.data
+
+        def first(c, rank, seed):
+            sampler = loading.RandomSampler(given, generator=torch.Generator().manual_seed(7), num_samples=900)
+            batches = loading.BatchSampler(loading.RandomSampler(given, generator=torch.Generator().manual_seed(7)), 8, False)
+            worker = attach(c, rank, *make(), name=f"seed-{seed}", seed=seed)
+            loaders = (loading.DataLoader(given, batch_size=8, sampler=sampler), loading.DataLoader(given, batch_sampler=batches))
+            drawn = [next(iter(worker.shard(loader)))[0].tolist() for loader in loaders]
+            worker.leave("it has seen enough")
+            return drawn
+
+        with place.Cluster(place.job("all-reduce", 2, name="seed-*")) as c:
+            for seed in (True, False):
+                drawn = place.in_threads(2, lambda rank, seed=seed: first(c, rank, seed))
+                self.assertEqual([one == other for one, other in zip(*drawn)], 2 * [not seed])
 
     def test_what_a_batch_counts(self):
         """Batches whose first dimension is no sample: (time, batch, features)."""

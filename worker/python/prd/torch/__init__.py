@@ -144,6 +144,7 @@ class Worker(JobTime):
                       "each worker's own: whoever copies a model does not get it", file=sys.stderr)
         if self._of.said and session.rank == 0:
             print(f"prd: {self._of.said}", file=sys.stderr)
+        self._seeds = seed  # whether it draws other random numbers than the others
         if seed and session.rank > 0:
             own = (self.seed + session.rank * 0x9E3779B97F4A7C15) % (1 << 63)
             with random_numbers:
@@ -314,6 +315,8 @@ class Worker(JobTime):
         if error is None:
             self.finish()
         elif not self._ended:
+            if kind is SystemExit and not error.code:  # Python says nothing of it
+                print(f"prd: rank {self.rank} leaves the job without finish, by SystemExit", file=sys.stderr)
             with contextlib.suppress(errors.Error):
                 self.leave(f"{kind.__name__}: {error}")
 

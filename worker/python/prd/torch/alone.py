@@ -11,7 +11,7 @@ import torch
 
 from prd import errors
 from prd.session import BatchShare, GroupTransports, MemoryHeld, Progress, StepResult
-from prd.torch.data import batch_samples
+from prd.torch.data import batch_samples, drawn
 
 # Any of these says that the process is meant to be a worker of a job.
 _OF_A_JOB = ("PRD_CONTROLLER", "PRD_JOB", "PRD_RANK", "PRD_WORLD_SIZE", "PRD_LAUNCH", "TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE", "SLURM_PROCID",
@@ -167,7 +167,7 @@ class PlainLoader:
     def __init__(self, worker, loader, parts=False, samples=None, divided=True):
         self._worker, self._loader, self._samples_of = worker, loader, samples
         self._of_pass = None  # the steps when the newest pass began
-        self.samples = None if isinstance(loader.dataset, torch.utils.data.IterableDataset) else len(loader.dataset)
+        self.samples = None if isinstance(loader.dataset, torch.utils.data.IterableDataset) else drawn(loader, samples)
         if self.samples and loader.batch_size is not None:
             self.samples = min(len(loader.sampler), len(loader) * loader.batch_size)  # a sampler or drop_last may leave some out
 

@@ -86,19 +86,51 @@ class Drawn:
         self._given = self._steps = 0
 
 
-def _drawn(loader):
-    """How many samples a pass of the loader draws; of a part of a DistributedSampler, all parts."""
-    sampler = loader.sampler
-    if loader.batch_size is None or isinstance(sampler, torch.utils.data.SequentialSampler) or not hasattr(sampler, "__len__"):
+def _sampler_of(loader):
+    """What draws the items of the data set, for its batch sampler if it has one."""
+    return loader.sampler if loader.batch_size is not None else getattr(loader.batch_sampler, "sampler", loader.sampler)
+
+
+def _items(loader):
+    """How many items of the data set a pass of the loader draws; of a part of a DistributedSampler, all parts."""
+    sampler = _sampler_of(loader)
+    if not hasattr(sampler, "__len__"):
         return len(loader.dataset)
     return len(sampler) * getattr(sampler, "num_replicas", 1) or len(loader.dataset)
+
+
+def drawn(loader, samples=None):
+    """How many samples a pass of the loader draws. Where the data set makes the batches, its first one tells how many each has.
+
+    `samples`: of a batch, as of shard.
+    """
+    if loader.batch_size is not None or loader.batch_sampler is not None:
+        return _items(loader)
+    if samples is None or callable(samples):
+        try:
+            with torch.random.fork_rng(devices=[]):
+                batch = loader.collate_fn(loader.dataset[0])
+        except Exception as error:
+            raise errors.InvalidArgument(f"loader: the data set makes the batches, and its first one, dataset[0], which tells how many samples each has, "
+                                         f"ends with {type(error).__name__}: {error}; or say it: shard(loader, samples=...)") from error
+        samples = samples(batch) if samples else batch_samples(batch)
+    return _items(loader) * max(1, samples)
 
 
 def _is_whole(loader):
     """Whether a pass draws each sample once, and does nothing else with it."""
     sampler, kind = loader.sampler, type(loader)
     return (type(sampler) in (torch.utils.data.RandomSampler, torch.utils.data.SequentialSampler) and not getattr(sampler, "replacement", False)
-            and _drawn(loader) == len(loader.dataset) and kind.__iter__ is torch.utils.data.DataLoader.__iter__)
+            and _items(loader) == len(loader.dataset) and kind.__iter__ is torch.utils.data.DataLoader.__iter__)
+
+
+def _part(loader, rank):
+    """Workers whose sampler has a generator of its own, seeded alike, do not draw the same."""
+    sampler = _sampler_of(loader)
+    generator = getattr(sampler, "generator", None)
+    if rank > 0 and isinstance(generator, torch.Generator):
+        sampler.generator = torch.Generator(generator.device)
+        sampler.generator.manual_seed((generator.initial_seed() * 1_000_003 + rank) % (1 << 63))
 
 
 class ShardedLoader:
@@ -115,7 +147,8 @@ class ShardedLoader:
             raise errors.InvalidArgument(f"samples: found {samples!r}, allowed is a number of 1 or more, or a function of the batch")
         self._worker, self._loader, self._parts = worker, loader, parts
         self._samples_of, self._size = samples, 0  # of every batch, where that is known
-        self.samples = None if isinstance(loader.dataset, torch.utils.data.IterableDataset) else _drawn(loader)
+        self.samples = None if isinstance(loader.dataset, torch.utils.data.IterableDataset) else drawn(loader, samples)
+        self._batches_of = loader  # whose length is that of a pass
         self._stream = None
         self._of_pass = None  # this worker's steps when the newest pass began
         self._divided, self._own_batches = None, not divided or loader.batch_size is None  # in a job with a batch
@@ -123,16 +156,28 @@ class ShardedLoader:
         self._passes, self._base = worker._start[1] // self.samples if self.samples else 0, 0
         if worker._loader is not None and self.samples:
             self._passes, self._base = 0, worker._loader.end()
-        if self.samples and loader.batch_size is not None:
+        order = None
+        if self.samples and (loader.batch_size is not None or loader.batch_sampler is None) and _is_whole(loader):
+            part = worker.rank % worker.workers if parts else None
+            sampler = _Endless(_items(loader), worker.seed, worker.rank, part, worker.workers)
+            self._loader = like(loader, batch_size=loader.batch_size, sampler=sampler)
+            self._size = loader.batch_size or 0
+            order = OwnOrder(sampler) if parts else JobOrder(self.samples, self._start, seed, OwnOrder(sampler))
+        elif self.samples:
+            if worker._seeds:
+                _part(loader, worker.rank)
             order = OwnOrder(loader.sampler)
-            if _is_whole(loader):
-                part = worker.rank % worker.workers if parts else None
-                sampler = _Endless(self.samples, worker.seed, worker.rank, part, worker.workers)
-                self._loader = like(loader, batch_size=loader.batch_size, sampler=sampler)
-                self._size = loader.batch_size
-                order = OwnOrder(sampler) if parts else JobOrder(self.samples, self._start, seed, OwnOrder(sampler))
+        if self.samples and loader.batch_size is not None:
             self._divided = Divided(worker, loader, order)
+        self._say_of_order(loader)
         self._say_of_batch(loader)
+
+    def _say_of_order(self, loader):
+        worker, sampler = self._worker, _sampler_of(loader)
+        own = self.samples and loader.batch_size is None and loader.batch_sampler is not None
+        if own and type(sampler) is torch.utils.data.SequentialSampler and hasattr(loader.batch_sampler, "sampler") and worker.rank == 0 and worker.workers > 1:
+            print(f"prd: the loader's batch sampler gives each of {worker.workers} workers the same batches in one order; with a RandomSampler in it, "
+                  "each has an order of its own", file=sys.stderr)
 
     def _say_of_batch(self, loader):
         worker, share = self._worker, self._worker.share
@@ -148,10 +193,10 @@ class ShardedLoader:
 
     def __len__(self):
         """Batches of this worker in an epoch, if all workers were equally fast: steps of the job's clock."""
-        share = self._worker.share
+        share, samples = self._worker.share, self.samples or len(self._loader.dataset)
         if share.samples and not self._own_batches:
-            return max(1, math.ceil(self.samples / (share.batch or share.samples * max(self._worker.workers, 1))))
-        batches = self.samples / self._loader.batch_size if self._loader.batch_size else len(self._loader)
+            return max(1, math.ceil(samples / (share.batch or share.samples * max(self._worker.workers, 1))))
+        batches = samples / self._loader.batch_size if self._loader.batch_size else len(self._batches_of)
         return max(1, math.ceil(batches / max(self._worker.workers, 1)))
 
     def begin(self, epoch):
