@@ -196,7 +196,9 @@ bool Averaged(const Record& record, Rank rank) {
 TEST(SessionAverageTest, EveryGradientCountsOnceAndOnlyCallsChangeTheModel) {
   for (const Way& way : AllWays()) {
     SCOPED_TRACE(way.name);
-    FakeDaemon daemon(SpecToEnd(way, 16));
+    const int steps =
+        IsStatic(way.engine) ? 40 : 16;  // a worker may be 16 steps ahead of its groups
+    FakeDaemon daemon(SpecToEnd(way, steps));
     Ends ends(kWorkers);
     std::atomic<std::int64_t> rounds{0};
     std::atomic<std::int64_t> added{0};
@@ -204,7 +206,7 @@ TEST(SessionAverageTest, EveryGradientCountsOnceAndOnlyCallsChangeTheModel) {
     InParallel(daemon, kWorkers, [&](Worker* worker, int rank) {
       SCOPED_TRACE(way.name);
       Loop loop(worker, rank);
-      while (!loop.Ended(way, 16) && loop.Step().ok()) added += rank + 1;
+      while (!loop.Ended(way, steps) && loop.Step().ok()) added += rank + 1;
       --training;
       // A worker that finishes early changes the schedule; elsewhere a step may wait for one that
       // finishes.
