@@ -196,6 +196,7 @@ void PReduce::FormAll(Instant now, GroupId* next_group, Effects* out) {
     }
     GroupFilter::Choice choice;
     if (queue_.size() < size_) {
+      filter_.EndHold(now);  // a worker has joined, and groups are larger now
       if (!Overdue(now)) return;
       std::string reason = "closed at " + std::to_string(queue_.size()) + " of " +
                            std::to_string(size_) + " after max_wait_ms " +
