@@ -59,6 +59,15 @@ TEST_F(LawsTest, AGoodRoundBreaksNothing) {
   Seen(RunEnded{});
 }
 
+TEST_F(LawsTest, ADeadlineIsOverOnceItHasBeenHandled) {
+  const auto deadline = [this](std::int64_t ms) {
+    laws_.Seen({.run = 1, .now = {ms * kMillisecond}, .body = DeadlineReached{}});
+  };
+  for (int i = 0; i < 150; ++i) deadline(i);
+  for (int i = 0; i < 100; ++i) deadline(200);
+  Breaks("deadlines", [&] { deadline(200); });
+}
+
 TEST_F(LawsTest, Weights) {
   BothReady();
   GroupFormed formed = Group1();

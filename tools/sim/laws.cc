@@ -49,6 +49,7 @@ void Laws::Seen(const Record& record) {
   if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) OnJoined(run, *joined);
   if (const auto* left = std::get_if<WorkerLeft>(&record.body)) OnLeft(run, record.now, *left);
   if (std::holds_alternative<HistoryLost>(record.body)) run->lost = true;
+  if (std::holds_alternative<DeadlineReached>(record.body)) OnDeadline(run, record.now);
   if (const auto* link = std::get_if<LinkChanged>(&record.body)) {
     run->broken = run->broken || !link->works;
   }
@@ -242,6 +243,14 @@ void Laws::OnJoined(Run* run, const WorkerJoined& joined) {
   worker.joined = true;
   worker.paused = worker.stands = false;
   run->begun = true;
+}
+
+void Laws::OnDeadline(Run* run, Instant now) {
+  constexpr int kMost = 100;
+  run->deadlines = run->deadlines > 0 && run->deadline == now ? run->deadlines + 1 : 1;
+  run->deadline = now;
+  if (run->deadlines <= kMost) return;
+  throw Violation("deadlines", std::to_string(kMost) + " deadlines have come, and the next is now");
 }
 
 void Laws::OnLeft(Run* run, Instant now, const WorkerLeft& left) {

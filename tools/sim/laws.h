@@ -34,6 +34,8 @@
 //   messages-once        the messages of an incarnation are acted on in order, each once; but a
 //                        Hello may be heard anew once its first answer has been lost for a lease
 //   finished-once        every member reports on a group once, and a group ends when all have
+//   deadlines            a run comes to few deadlines at one instant: one that has been handled is
+//                        over
 //   no-evictions         neither end of the real protocol breaks it
 //   history-whole        records follow each other without a hole (history_store.h), and so do
 //                        groups, until a link is broken
@@ -124,6 +126,8 @@ class Laws {
     std::int64_t gained = 0;  // in this run
     bool begun = false;       // the common start has been made
     bool done = false;        // the goal has been reached
+    Instant deadline;         // the newest, and how often in a row it came then
+    int deadlines = 0;
   };
   struct Life {  // of an incarnation
     RunId run = kNoRun;
@@ -146,6 +150,7 @@ class Laws {
   void HasResult(Run* run, Rank rank, GroupId group, std::uint32_t included);
   void OnJoined(Run* run, const WorkerJoined& joined);
   void OnLeft(Run* run, Instant now, const WorkerLeft& left);
+  static void OnDeadline(Run* run, Instant now);
   void OnFormed(Run* run, const GroupFormed& formed);
   void CheckId(const Run& run, const GroupFormed& formed) const;
   static void CheckBase(const Run& run, const GroupFormed& formed);

@@ -180,8 +180,8 @@ void Describe(Fields& f, FaultsPart* part) {
   f.Real("worker_freezes_per_s", &part->worker_freezes_per_s, {0, 1000}, "The same, per worker.");
   f.Real("freeze_leases", &part->freeze_leases, {1, 1000}, "See controller_freezes_per_s.");
   f.Real("link_cuts_per_s", &part->link_cuts_per_s, {0, 1000},
-         "Per worker: its link to another one loses everything for up to link_cut_ms;");
-  Ms(f, "link_cut_ms", &part->link_cut_ms, "see link_cuts_per_s.");
+         "Per worker: its link to another one loses everything for up to link_cut_ms.");
+  Ms(f, "link_cut_ms", &part->link_cut_ms, "See link_cuts_per_s.");
   Chance(f, "one_way", &part->one_way,
          "The part of these links that does so in one direction alone.");
   f.Real(
