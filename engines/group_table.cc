@@ -212,11 +212,14 @@ void GroupTable::EndIfDone(GroupId id) {
     return !std::binary_search(differ.begin(), differ.end(), rank);
   });
   const bool all_or_none = run_.AllOrNone(group.kind);
+  // Members that have gone may have had the result, and others have copied it from them.
+  const bool copied =
+      all_or_none && group.kind == GroupKind::kTrain && copies_.Newest() >= group.iteration;
   if (OfEngine(group.kind)) {
     const bool shared = all_or_none || group.kind == GroupKind::kRound;
-    run_.run.ToEngine(EndedEvent{.group = id, .ok = shared ? !have.empty() : ok});
+    run_.run.ToEngine(EndedEvent{.group = id, .ok = shared ? !have.empty() || copied : ok});
   }
-  if (all_or_none) Settle(group, have, lack);
+  if (all_or_none) Settle(group, have, lack, copied);
   EndComparison(group, have);
 }
 
@@ -258,7 +261,7 @@ void GroupTable::OrderResult(Rank rank, Rank source, GroupId group) {
 
 // An all-or-none group has ended: its result, if any member has it, is what all go on from.
 void GroupTable::Settle(const RunningGroup& group, const std::vector<Rank>& ok,
-                        const std::vector<Rank>& failed) {
+                        const std::vector<Rank>& failed, bool copied) {
   if (group.kind == GroupKind::kInitial) {
     run_.run.EndCommonStart(group.iteration, ok, failed);
     return;
@@ -273,6 +276,10 @@ void GroupTable::Settle(const RunningGroup& group, const std::vector<Rank>& ok,
       } else {
         copies_.Order(rank, *source, "others have the result of the group that failed here");
       }
+      continue;
+    }
+    if (copied) {
+      copies_.CatchUp(rank);
       continue;
     }
     ready_.Release(rank, ReadySlot::kForReplica);

@@ -2,8 +2,9 @@
 //
 // Some groups must be committed by all members or by none: the initial group, the final group, and
 // groups that train under plans that are AllOrNone. If any member has the result of such a group,
-// the group is committed: members for whom it failed copy the replica of one that has it. Members
-// for whom a kRound failed copy its result alone, before the round ends. Not thread safe.
+// the group is committed: members for whom it failed copy the replica of one that has it, or that
+// has copied it from a member which has gone since. Members for whom a kRound failed copy its
+// result alone, before the round ends. Not thread safe.
 #ifndef PRD_ENGINES_GROUP_TABLE_H_
 #define PRD_ENGINES_GROUP_TABLE_H_
 
@@ -84,7 +85,7 @@ class GroupTable {
   bool Repair(GroupId id);
   void OrderResult(Rank rank, Rank source, GroupId group);
   void Settle(const RunningGroup& group, const std::vector<Rank>& ok,
-              const std::vector<Rank>& failed);
+              const std::vector<Rank>& failed, bool copied);
   std::vector<Rank> Compare(GroupId id, const RunningGroup& group);
   void EndComparison(const RunningGroup& group, const std::vector<Rank>& have);
 
