@@ -7,6 +7,10 @@
 namespace prd::sim {
 namespace {
 
+// Of "pareto", in means: one step in 400,000 of tail 3 would be longer, and last as long as all
+// others together.
+constexpr double kLongest = 50;
+
 // SplitMix64's output function (Steele, Lea and Flood, OOPSLA 2014), as in the example trainer.
 std::uint64_t Mix64(std::uint64_t counter) {
   return Prng((counter - 1) * 0x9e3779b97f4a7c15u).Next();
@@ -48,7 +52,7 @@ double StepTimes::Draw(Prng* prng) const {
     }
     case ComputePart::Model::kPareto: {
       const double least = mean * (compute_.tail - 1) / compute_.tail;
-      return least * std::pow(1 - prng->Unit(), -1 / compute_.tail);
+      return std::min(least * std::pow(1 - prng->Unit(), -1 / compute_.tail), kLongest * mean);
     }
   }
   return mean;

@@ -63,7 +63,7 @@ void Describe(Fields& f, ComputePart* part) {
   f.Real("spread", &part->spread, {0, 100},
          "Of \"normal\" and \"lognormal\": standard deviation, as a part of the mean.");
   f.Real("tail", &part->tail, {1.01, 1000},
-         "Of \"pareto\": its shape; the smaller, the longer the tail.");
+         "Of \"pareto\": its shape; the smaller, the longer the tail, up to 50 times the mean.");
   f.Whole("slow_workers", &part->slow_workers, {0, kMany, "workers"},
           "How many, the first ones, take slow_factor times as long.");
   f.Real("slow_factor", &part->slow_factor, {0.001, 1e6}, "See slow_workers.");
@@ -136,19 +136,11 @@ Status OptionsRule(const std::string& engine) {
   return status.ok() ? status : Status(status.code(), "switch_to: " + status.message());
 }
 
-void Describe(Fields& f, FaultsPart* part) {
-  Ms(f, "until_ms", &part->until_ms,
-     "Faults begin until then; afterwards everybody must go on, and come to an end.");
-  Chance(f, "loss", &part->loss,
-         "Of a control message: the probability, as below where no unit is named.");
-  Chance(f, "duplicate", &part->duplicate, "Of a control message.");
-  f.Real("partitions_per_s", &part->partitions_per_s, {0, 1000},
-         "Per worker: cut off from the controller for up to partition_ms.");
-  Ms(f, "partition_ms", &part->partition_ms, "See partitions_per_s.");
-  Chance(f, "reduce_fails", &part->reduce_fails, "Of a member in a group.");
-  Chance(f, "fetch_fails", &part->fetch_fails, "Of a copy.");
-  Chance(f, "worker_dies", &part->worker_dies,
-         "Per step: the worker is killed, and comes back within return_ms.");
+void Describe(Fields& f, WorkerFaults* part) {
+  Chance(
+      f, "worker_dies", &part->worker_dies,
+      "Per step: the worker is killed, and comes back within return_ms. The probability, as below "
+      "where no unit is named.");
   Chance(f, "worker_leaves", &part->worker_leaves,
          "Per step: it says Leave, and comes back as another process.");
   Chance(f, "worker_stops", &part->worker_stops,
@@ -159,6 +151,52 @@ void Describe(Fields& f, FaultsPart* part) {
   Ms(f, "return_ms", &part->return_ms, "See worker_dies.");
   Chance(f, "late", &part->late, "Of a worker to start up to late_ms after the others.");
   Ms(f, "late_ms", &part->late_ms, "See late.");
+  f.Real("worker_freezes_per_s", &part->worker_freezes_per_s, {0, 1000},
+         "Per worker: it stands still for 1 to freeze_leases leases, then takes all that has come "
+         "meanwhile.");
+  Chance(f, "flips", &part->flips,
+         "Where all replicas are to be equal: of a step to change its worker's replica by itself.");
+  f.Whole(
+      "state_not_told", &part->state_not_told, {0, 1, "0 or 1"},
+      "1: what workers keep beside their parameters (Replica::state) is not copied with them, as "
+      "if users had not told of it.");
+  f.Real("launcher_restarts_per_s", &part->launcher_restarts_per_s, {0, 1000},
+         "The launcher kills its workers and starts them anew as another launch;");
+  Chance(f, "remains", &part->remains,
+         "so many of those of the launch before survive, and go on until they are told that they "
+         "are of no use.");
+}
+
+void Describe(Fields& f, NetworkFaults* part) {
+  Chance(f, "loss", &part->loss, "Of a control message.");
+  Chance(f, "duplicate", &part->duplicate, "Of a control message.");
+  f.Real("partitions_per_s", &part->partitions_per_s, {0, 1000},
+         "Per worker: cut off from the controller for up to partition_ms.");
+  Ms(f, "partition_ms", &part->partition_ms, "See partitions_per_s.");
+  Chance(f, "reduce_fails", &part->reduce_fails, "Of a member in a group.");
+  Chance(f, "fetch_fails", &part->fetch_fails, "Of a copy.");
+  f.Real("link_cuts_per_s", &part->link_cuts_per_s, {0, 1000},
+         "Per worker: its link to another one loses everything for up to link_cut_ms.");
+  Ms(f, "link_cut_ms", &part->link_cut_ms, "See link_cuts_per_s.");
+  Chance(f, "one_way", &part->one_way,
+         "The part of these links that does so in one direction alone.");
+  f.Real(
+      "slow_links_per_s", &part->slow_links_per_s, {0, 1000},
+      "Per worker: for up to slow_link_ms, what goes over its link to another one takes up to as "
+      "much longer.");
+  Ms(f, "slow_link_ms", &part->slow_link_ms, "See slow_links_per_s.");
+  f.Real("connection_breaks_per_s", &part->connection_breaks_per_s, {0, 1000},
+         "Per worker: its connection to the controller ends, and another one is made within "
+         "connection_break_ms.");
+  Ms(f, "connection_break_ms", &part->connection_break_ms, "See connection_breaks_per_s.");
+  Chance(f, "ends_told", &part->ends_told,
+         "The part of the connections that end so, or with their process, whose end the controller "
+         "learns of; the others seem alive, as where a host has lost its power.");
+  f.Real("forgeries_per_s", &part->forgeries_per_s, {0, 1000},
+         "Per worker: a peer that knows all of it but its token sends a message in its name.");
+}
+
+void Describe(Fields& f, ControllerFaults* part) {
   Chance(f, "append_fails", &part->append_fails, "Of a write to the history.");
   f.Real("controller_dies_per_s", &part->controller_dies_per_s, {0, 1000},
          "The controller crashes, and is back after controller_away_ms.");
@@ -177,41 +215,13 @@ void Describe(Fields& f, FaultsPart* part) {
   f.Real("controller_freezes_per_s", &part->controller_freezes_per_s, {0, 1000},
          "The controller stands still for 1 to freeze_leases leases, then takes all that has come "
          "meanwhile.");
-  f.Real("worker_freezes_per_s", &part->worker_freezes_per_s, {0, 1000}, "The same, per worker.");
   f.Real("freeze_leases", &part->freeze_leases, {1, 1000}, "See controller_freezes_per_s.");
-  f.Real("link_cuts_per_s", &part->link_cuts_per_s, {0, 1000},
-         "Per worker: its link to another one loses everything for up to link_cut_ms.");
-  Ms(f, "link_cut_ms", &part->link_cut_ms, "See link_cuts_per_s.");
-  Chance(f, "one_way", &part->one_way,
-         "The part of these links that does so in one direction alone.");
-  f.Real(
-      "slow_links_per_s", &part->slow_links_per_s, {0, 1000},
-      "Per worker: for up to slow_link_ms, what goes over its link to another one takes up to as "
-      "much longer.");
-  Ms(f, "slow_link_ms", &part->slow_link_ms, "See slow_links_per_s.");
-  f.Real("connection_breaks_per_s", &part->connection_breaks_per_s, {0, 1000},
-         "Per worker: its connection to the controller ends, and another one is made within "
-         "connection_break_ms.");
-  Ms(f, "connection_break_ms", &part->connection_break_ms, "See connection_breaks_per_s.");
-  Chance(f, "ends_told", &part->ends_told,
-         "The part of the connections that end so, or with their process, whose end the controller "
-         "learns of; the others seem alive, as where a host has lost its power.");
   f.Real("clock_steps_per_s", &part->clock_steps_per_s, {0, 1000},
          "The controller's wall clock jumps by up to clock_step_ms.");
   Ms(f, "clock_step_ms", &part->clock_step_ms, "See clock_steps_per_s.");
-  Chance(f, "flips", &part->flips,
-         "Where all replicas are to be equal: of a step to change its worker's replica by itself.");
-  f.Whole(
-      "state_not_told", &part->state_not_told, {0, 1, "0 or 1"},
-      "1: what workers keep beside their parameters (Replica::state) is not copied with them, as "
-      "if users had not told of it.");
-  f.Real("launcher_restarts_per_s", &part->launcher_restarts_per_s, {0, 1000},
-         "The launcher kills its workers and starts them anew as another launch;");
-  Chance(f, "remains", &part->remains,
-         "so many of those of the launch before survive, and go on until they are told that they "
-         "are of no use.");
-  f.Real("forgeries_per_s", &part->forgeries_per_s, {0, 1000},
-         "Per worker: a peer that knows all of it but its token sends a message in its name.");
+}
+
+void Describe(Fields& f, OperatorFaults* part) {
   f.Real("evictions_per_s", &part->evictions_per_s, {0, 1000},
          "An operator evicts a worker, which comes back as a new process within return_ms.");
   f.Real("drains_per_s", &part->drains_per_s, {0, 1000},
@@ -226,6 +236,15 @@ void Describe(Fields& f, FaultsPart* part) {
      "An operator switches the job to switch_to then; 0: never.");
   f.Text("switch_to", &part->switch_to, EngineRule, "As prdsim's --engine.");
   f.Check(OptionsRule(part->switch_to));
+}
+
+void Describe(Fields& f, FaultsPart* part) {
+  Ms(f, "until_ms", &part->until_ms,
+     "Faults begin until then; afterwards everybody must go on, and come to an end.");
+  Describe(f, static_cast<WorkerFaults*>(part));
+  Describe(f, static_cast<NetworkFaults*>(part));
+  Describe(f, static_cast<ControllerFaults*>(part));
+  Describe(f, static_cast<OperatorFaults*>(part));
 }
 
 void Describe(Fields& f, ControllerPart* part) {

@@ -89,15 +89,8 @@ struct ReducePart {
 };
 
 // [faults]: probabilities of what goes wrong until `until_ms`; nothing new does afterwards, so that
-// everybody must then go on (law no-hang in laws.h) and come to an end.
-struct FaultsPart {
-  double until_ms = 0;
-  double loss = 0;
-  double duplicate = 0;
-  double partitions_per_s = 0;
-  double partition_ms = 500;
-  double reduce_fails = 0;
-  double fetch_fails = 0;
+// everybody must then go on (law no-hang in laws.h) and come to an end. By what goes wrong:
+struct WorkerFaults {
   double worker_dies = 0;
   double worker_leaves = 0;
   double worker_stops = 0;
@@ -105,6 +98,30 @@ struct FaultsPart {
   double return_ms = 2000;
   double late = 0;
   double late_ms = 2000;
+  double worker_freezes_per_s = 0;
+  double flips = 0;
+  std::int64_t state_not_told = 0;
+  double launcher_restarts_per_s = 0;
+  double remains = 0.3;
+};
+struct NetworkFaults {
+  double loss = 0;
+  double duplicate = 0;
+  double partitions_per_s = 0;
+  double partition_ms = 500;
+  double reduce_fails = 0;
+  double fetch_fails = 0;
+  double link_cuts_per_s = 0;
+  double link_cut_ms = 2000;
+  double one_way = 0;
+  double slow_links_per_s = 0;
+  double slow_link_ms = 1500;
+  double connection_breaks_per_s = 0;
+  double connection_break_ms = 400;
+  double ends_told = 0;
+  double forgeries_per_s = 0;
+};
+struct ControllerFaults {
   double append_fails = 0;
   double controller_dies_per_s = 0;
   double controller_away_ms = 300;
@@ -115,23 +132,11 @@ struct FaultsPart {
   double old_copy = 0;
   double old_copy_ms = 1000;
   double controller_freezes_per_s = 0;
-  double worker_freezes_per_s = 0;
-  double freeze_leases = 30;
-  double link_cuts_per_s = 0;
-  double link_cut_ms = 2000;
-  double one_way = 0;
-  double slow_links_per_s = 0;
-  double slow_link_ms = 1500;
-  double connection_breaks_per_s = 0;
-  double connection_break_ms = 400;
-  double ends_told = 0;
+  double freeze_leases = 30;  // workers' too
   double clock_steps_per_s = 0;
   double clock_step_ms = 3'600'000;
-  double flips = 0;
-  std::int64_t state_not_told = 0;
-  double launcher_restarts_per_s = 0;
-  double remains = 0.3;
-  double forgeries_per_s = 0;
+};
+struct OperatorFaults {
   double evictions_per_s = 0;
   double drains_per_s = 0;
   double operator_pauses_per_s = 0;
@@ -140,6 +145,9 @@ struct FaultsPart {
   double switches_per_s = 0;
   double switch_at_ms = 0;
   std::string switch_to;
+};
+struct FaultsPart : WorkerFaults, NetworkFaults, ControllerFaults, OperatorFaults {
+  double until_ms = 0;
 };
 
 // [controller]
