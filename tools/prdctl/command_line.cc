@@ -383,7 +383,7 @@ void AddOperating(CLI::App& app, Flags& f, Command& chosen) {
                      "heartbeat_ms of the job");
 }
 
-// Of the history, of the daemon, and of neither.
+// Commands on the history and on the daemon, and keygen.
 void AddOthers(CLI::App& app, Flags& f, Command& chosen) {
   const auto add = [&](const char* name, const char* about, Command command, bool run = true) {
     return Add(app, f, chosen, name, about, std::move(command), run);
