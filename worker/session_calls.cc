@@ -310,6 +310,7 @@ void SessionCalls::SayMemory(const Welcome& welcome) {
 Task<Status> SessionCalls::SetGradients(std::vector<Tensor> gradients) {
   PRD_CO_RETURN_IF_ERROR(Ready());
   PRD_CO_RETURN_IF_ERROR(CheckGradients(replica_.parameters, gradients));
+  PRD_CO_RETURN_IF_ERROR(CheckApart(replica_, gradients));
   PRD_CO_RETURN_IF_ERROR(CheckPlaces(device_, gradients, "gradients"));
   PRD_CO_RETURN_IF_ERROR(CheckWritten());
   PRD_CO_RETURN_IF_ERROR(co_await Settle());

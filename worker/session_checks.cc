@@ -53,6 +53,41 @@ Status CheckEach(const std::vector<T>& tensors, const char* which) {
   return Status::Ok();
 }
 
+// What a replica has twice in memory would be averaged twice.
+class Places {
+ public:
+  template <typename T>  // Tensor, StateTensor
+  void Add(const std::vector<T>& tensors, const char* which) {
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const auto begin = reinterpret_cast<std::uintptr_t>(tensors[i].data);
+      const std::uintptr_t end = begin + tensors[i].count * DTypeSize(tensors[i].dtype);
+      if (begin != end) places_.push_back({begin, end, which, i});
+    }
+  }
+  Status Check() {
+    std::sort(places_.begin(), places_.end(),
+              [](const Place& a, const Place& b) { return a.begin < b.begin; });
+    for (std::size_t i = 1; i < places_.size(); ++i) {
+      if (places_[i].begin >= places_[i - 1].end) continue;
+      return Wrong(Name(places_[i]) + ": found memory of " + Name(places_[i - 1]) +
+                   " in it, needed is memory of its own");
+    }
+    return Status::Ok();
+  }
+
+ private:
+  struct Place {
+    std::uintptr_t begin, end;
+    const char* which;
+    std::size_t index;
+  };
+  static std::string Name(const Place& place) {
+    return std::string(place.which) + "[" + std::to_string(place.index) + "]";
+  }
+
+  std::vector<Place> places_;
+};
+
 }  // namespace
 
 Status CheckOptions(const SessionOptions& options) {
@@ -140,6 +175,14 @@ Status CheckTensors(const std::vector<Tensor>& tensors, const char* which) {
   return CheckEach(tensors, which);
 }
 
+Status CheckApart(const Replica& replica, const std::vector<Tensor>& gradients) {
+  Places places;
+  places.Add(replica.parameters, "parameters");
+  places.Add(gradients, "gradients");
+  places.Add(replica.state, "state");
+  return places.Check();
+}
+
 bool SameShapes(const std::vector<Tensor>& one, const std::vector<Tensor>& other) {
   return std::equal(
       one.begin(), one.end(), other.begin(), other.end(),
@@ -178,7 +221,7 @@ Status CheckReplica(const Replica& replica) {
   }
   if (Layout(replica.parameters).bytes() == 0)
     return Wrong("parameters: found no elements, needed is one at least");
-  return Status::Ok();
+  return CheckApart(replica, replica.gradients);
 }
 
 }  // namespace prd

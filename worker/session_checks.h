@@ -21,6 +21,8 @@ Status SettleKeys(SessionOptions* options);
 // Tensors alone. Whether their memory is on the replica's device: replica_home.h.
 Status CheckTensors(const std::vector<Tensor>& tensors, const char* which);
 Status CheckGradients(const std::vector<Tensor>& parameters, const std::vector<Tensor>& gradients);
+// No two tensors share memory.
+Status CheckApart(const Replica& replica, const std::vector<Tensor>& gradients);
 // All but `apply`.
 Status CheckReplica(const Replica& replica);
 

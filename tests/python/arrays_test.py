@@ -82,7 +82,7 @@ class Arrays(unittest.TestCase):
         fixed.flags.writeable = False
         for array, says in (
             (wide[:, ::2], "elements lie apart"), (wide[:, :3], "elements lie apart"), (numpy.broadcast_to(wide[:1], (4, 6)).copy()[::-1],
-            "elements lie apart"), (numpy.zeros(3, numpy.int64), "allowed are float32"), (numpy.zeros(3, ">f4"), "allowed are float32"),
+            "elements lie apart"), (numpy.float32(0), "a number of numpy"), (numpy.zeros(3, numpy.int64), "allowed are float32"), (numpy.zeros(3, ">f4"), "allowed are float32"),
             (fixed, "is read-only"), ([1.0, 2.0], "has neither"), (b"1234", "is read-only"),
             (memoryview(bytearray(24)).cast("f")[::2], "elements lie apart"), (Array("i", [1]), "its elements are <i4, allowed are float32"), (FromGpu("<c8"), "allowed are float32"), (FromGpu(read_only=True), "is read-only"),
         ):

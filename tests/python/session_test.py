@@ -160,6 +160,12 @@ class Sessions(unittest.TestCase):
                 Worker(c, 0, "unknown").attach()
             with self.assertRaisesRegex(ValueError, "job: found a name of 0 bytes"):
                 prd.Session(controller=c.endpoint, job="")
+            for option, value, says in (("job", 5, "found 5, needed is text"), ("mesh_ports", 4711, "needed is text"), ("job", "a\0b", "needed is text"),
+                                        ("rank", 1 << 40, "too large"), ("goal_steps", 1 << 70, "too large"), ("batch", 1.5, "a whole number"),
+                                        ("timeout", "1", "needed are seconds"), ("timeout", float("inf"), "needed are seconds")):
+                with self.assertRaisesRegex(prd.InvalidArgument, f"{option}: .*{says}"):
+                    prd.Session(**{"controller": c.endpoint, "job": "toy", option: value})
+            self.assertEqual(prd.session._options({"timeout": 0.0001}).timeout_ms, 1, "0 would be for ever")
             with self.assertRaisesRegex(prd.InvalidArgument, "apply: found none"):
                 Worker(c, 0).session.attach(numpy.zeros(3, numpy.float32))
             with self.assertRaisesRegex(ConnectionError, "workers"):
@@ -227,6 +233,37 @@ class Sessions(unittest.TestCase):
                     worker.session.step()
                 worker.session.close()
                 self.assertIn("apply raised ValueError: matmul", (c.dir / "prd.log").read_text())
+
+    def test_a_call_in_apply_is_refused(self):
+        with place.Cluster(place.job("all-reduce", 1)) as c:
+            worker = Worker(c, 0).attach()
+            for call in (worker.session.step, worker.session.finish, worker.session.close, lambda: worker.session.mean([1]),
+                         lambda: worker.session.leave("enough")):
+                found = []
+
+                def apply(call=call, found=found):
+                    try:
+                        call()
+                    except prd.FailedPrecondition as error:
+                        found.append(str(error))
+
+                worker.session._apply = apply
+                worker.session.step()
+                self.assertEqual(found, ["a call of the session in apply, which is part of one: calls come between steps"])
+            worker.session.finish()
+
+    def test_a_replica_that_has_memory_twice_is_refused(self):
+        flat = numpy.zeros(8, numpy.float32)
+        with place.Cluster(place.job("p-reduce", 1)) as c, Worker(c, 0).session as session:
+            for parameters, more, says in (([flat, flat[4:]], {}, r"parameters\[1\]: found memory of parameters\[0\] in it"),
+                                           (flat, {"gradients": flat}, r"gradients\[0\]: found memory of parameters\[0\]"),
+                                           (flat, {"averaged_state": flat[7:]}, r"state\[0\]: found memory of parameters\[0\]")):
+                with self.assertRaisesRegex(prd.InvalidArgument, says):
+                    session.attach(parameters, apply=lambda: None, **more)
+            session.attach([flat[:4], flat[4:]], apply=lambda: None, gradients_later=True)
+            with self.assertRaisesRegex(prd.InvalidArgument, r"gradients\[1\]: found memory of"):
+                session.set_gradients([numpy.zeros(4, numpy.float32), flat[4:]])
+            session.finish()
 
     def test_a_forked_child_is_told_and_leaves_the_session_alone(self):
         with place.Cluster(place.job("all-reduce", 1)) as c:

@@ -55,7 +55,8 @@ struct TrainingCount {
 };
 
 // One model replica. Number, order, sizes and dtypes of the tensors are equal on all workers of a
-// job, and so is StateTensor::average; devices may differ.
+// job, and so is StateTensor::average; devices may differ. No two tensors share memory: it would be
+// averaged twice.
 struct Replica {
   // Where all tensors are. "" or "cpu": host memory. "cuda:N", or "cuda" for the first: memory of
   // that device, as cudaMalloc gives it. A session uses at most one device.

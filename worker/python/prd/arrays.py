@@ -1,5 +1,6 @@
 """Arrays of other libraries as the tensors that prd takes."""
 import ctypes
+import sys
 from typing import Any, NamedTuple
 
 DTYPES = {"f32": (0, 4), "f64": (1, 8), "f16": (2, 2), "bf16": (3, 2)}  # prd.h's number, bytes
@@ -62,6 +63,9 @@ def tensor(array, name="array", dtype=None):
     """
     if isinstance(array, Tensor):
         return array
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(array, numpy.generic):  # its interface is of a copy
+        raise ValueError(f"{name}: found a number of numpy, {array!r}, needed is an array, which has a place of its own")
     on_gpu = hasattr(array, "__cuda_array_interface__")
     found = getattr(array, "__cuda_array_interface__" if on_gpu else "__array_interface__", None)
     if found is None:

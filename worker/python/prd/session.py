@@ -3,6 +3,8 @@ import _thread
 import atexit
 import contextlib
 import ctypes
+import math
+import operator
 import os
 import signal
 import sys
@@ -86,9 +88,35 @@ def _options(given):
         if value is None:
             continue
         if name in ("timeout", "start_timeout", "reduce_timeout"):
-            name, value = name + "_ms", round(value * 1000)
-        setattr(options, name, value.encode() if isinstance(value, str) else value)
+            name, value = name + "_ms", _milliseconds(name, value)
+        setattr(options, name, _as_field(name, value, _FIELDS[name]))
     return options
+
+
+_FIELDS = dict(_abi.Options._fields_)
+
+
+def _milliseconds(name, seconds):
+    """Rounded up: 0 has a meaning of its own."""
+    try:
+        return math.ceil(seconds * 1000)
+    except (TypeError, ValueError, OverflowError):
+        raise errors.InvalidArgument(f"{name}: found {seconds!r}, needed are seconds, 0 for none") from None
+
+
+def _as_field(name, value, kind):
+    """What a field of prd.h's structs can hold. ctypes takes a number for a pointer, and leaves bits out."""
+    if kind is ctypes.c_char_p:
+        if not isinstance(value, str) or "\0" in value:
+            raise errors.InvalidArgument(f"{name}: found {value!r}, needed is text")
+        return value.encode()
+    try:
+        whole = operator.index(value)
+    except TypeError:
+        raise errors.InvalidArgument(f"{name}: found {value!r}, needed is a whole number") from None
+    if kind(whole).value != whole:
+        raise errors.InvalidArgument(f"{name}: found {whole}, which is too large or below 0")
+    return whole
 
 
 def rank_of_environment():
@@ -226,6 +254,7 @@ class Session:
         self._max_share = options.max_share
         self._apply = None
         self._trains = False  # attached, and not to finish
+        self._applies = False
         self._tensors = []  # keeps their memory in place
         self._handle = _Handle(options)
         self._library = self._handle.library
@@ -260,9 +289,10 @@ class Session:
         if any(orders):
             model_tag = f"{model_tag}|{orders}"
         replica = _abi.Replica(
-            gradients_later=gradients_later, device=(device or "").encode(), stream=stream, trained_steps=trained[0],
-            trained_samples=trained[1], job_trained_steps=job_trained[0], job_trained_samples=job_trained[1],
-            model_tag=model_tag.encode(), state_in_apply=state_in_apply,
+            gradients_later=gradients_later, device=_as_field("device", device or "", ctypes.c_char_p), stream=stream,
+            **{name: _as_field(name, value, ctypes.c_int64) for name, value in
+               zip(("trained_steps", "trained_samples", "job_trained_steps", "job_trained_samples"), (*trained, *job_trained))},
+            model_tag=_as_field("model_tag", model_tag, ctypes.c_char_p), state_in_apply=state_in_apply,
         )
         replica.parameters, replica.parameter_count = _array(lists["parameters"])
         replica.gradients, replica.gradient_count = _array(lists["gradients"])
@@ -282,6 +312,7 @@ class Session:
 
     def step(self, samples=0, *, discard=False, stream=None):
         """One training step: runs apply, and synchronises as the engine wants. Returns a StepResult."""
+        samples = _as_field("samples", samples, ctypes.c_int64)
         given = _abi.StepInput(samples=samples, discard=discard, stream=stream, stream_given=stream is not None)
         self._call(lambda session: self._library.prd_step(session, given))
         return self.last
@@ -324,6 +355,7 @@ class Session:
 
     def leave(self, reason):
         """Leaves the job without the average, while the others go on. A call in progress is given up."""
+        self._refuse_in_apply()
         session = self._session()
         self._check(self._library.prd_leave(session, reason.encode()))
         self._handle.in_job = self._trains = False
@@ -332,6 +364,7 @@ class Session:
 
     def proceed(self):
         """Brings a call to its end that KeyboardInterrupt has left in progress. Without one it does nothing."""
+        self._refuse_in_apply()
         library, session = self._library, self._session()
         while library.prd_in_call(session):
             next_ = library.prd_next(session, _SLICE_MS)
@@ -364,6 +397,7 @@ class Session:
 
     def close(self):
         """Leaves the job, unless that is over, and frees what the session has. The arrays are the caller's again."""
+        self._refuse_in_apply()
         self._finalizer.detach()
         self._trains = False
         terminate.forget(self)
@@ -475,6 +509,10 @@ class Session:
             terminate.raise_if_told(self)
             raise
 
+    def _refuse_in_apply(self):
+        if self._applies:
+            raise errors.FailedPrecondition("a call of the session in apply, which is part of one: calls come between steps")
+
     def _call(self, begin):
         self.proceed()
         self._check(begin(self._session()))
@@ -483,7 +521,11 @@ class Session:
     def _run_apply(self, session):
         with _SignalsWait():
             try:
-                self._apply()
+                self._applies = True
+                try:
+                    self._apply()
+                finally:
+                    self._applies = False
             except BaseException as error:
                 self._handle.in_job = False
                 self._library.prd_applied(session, f"raised {type(error).__name__}: {error}".encode(errors="replace"))
