@@ -50,6 +50,17 @@ FAILS_LAST = """
             time.sleep(0.01)
         sys.exit(3)
 """
+COMES_LATE = """
+mark = os.environ["MARK"]
+if os.environ["PRD_RANK"] == "0":
+    with open(mark, "w") as file:
+        file.write(str(os.getpid()))
+elif os.path.exists(mark + ".died"):
+    with open(mark) as file:
+        other = file.read()
+    while os.path.exists(f"/proc/{other}"):
+        time.sleep(0.01)
+with prd.Session"""
 WAITS = """
     try:
         print("waits")
@@ -70,10 +81,10 @@ class Run(unittest.TestCase):
                                 TMPDIR=str(self.folder))
         self.environment.pop("PRD_CONTROLLER", None)
 
-    def start(self, body, *arguments, script_arguments=(), stdout=subprocess.PIPE):
-        script = self.folder / "train.py"
-        script.write_text(SCRIPT.replace("    {body}", body))
-        return subprocess.Popen([sys.executable, "-m", "prd.run", *arguments, str(script), *script_arguments], env=self.environment,
+    def start(self, body, *arguments, script_arguments=(), stdout=subprocess.PIPE, script=SCRIPT):
+        path = self.folder / "train.py"
+        path.write_text(script.replace("    {body}", body))
+        return subprocess.Popen([sys.executable, "-m", "prd.run", *arguments, str(path), *script_arguments], env=self.environment,
                                 stdout=stdout, stderr=subprocess.PIPE, text=True)
 
     def two_that_wait(self):
@@ -118,6 +129,16 @@ class Run(unittest.TestCase):
     def test_a_worker_that_fails_after_the_job_is_not_started_again(self):
         _, err = self.end(self.start(FAILS_LAST, "-n", "2", "--engine", "all-reduce", "--restart", "1"), code=1)
         self.assertIn("prd.run: rank 1 ended with 3, and is not started again: all others have ended with 0, and so has the job\n", err)
+
+    def test_a_worker_that_comes_back_after_the_job_is_ended(self):
+        program = self.start("""
+    session.step()
+    if session.rank == 1:
+        open(mark + ".died", "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+""", "-n", "2", "--engine", "p-reduce", "--job-option", "lease_ms = 2000", "--restart", "1", script=SCRIPT.replace("with prd.Session", COMES_LATE.strip()))
+        _, err = self.end(program, code=1)
+        self.assertIn("prd.run: rank 1 came back when all others had ended with 0, and so has the job: it is not begun anew\n", err)
 
     def test_an_interrupt_reaches_each_worker_once(self):
         program = self.two_that_wait()

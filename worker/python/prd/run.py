@@ -167,6 +167,7 @@ class Daemon:
             raise
 
     def _start(self, args):
+        self._program = args.daemon
         kept = args.keep.absolute() if args.keep is not None else self.folder
         kept.mkdir(parents=True, exist_ok=True)
         self._kept = open(kept / "prd.run.lock", "w")  # as long as this program is there
@@ -202,6 +203,15 @@ class Daemon:
         said = said or f"{args.daemon} --config {file} --check-config {how_it_ended(done.returncode)}, and said nothing"
         raise WrongUsage("\n".join(dict.fromkeys(said.splitlines())))  # JOB and JOB/* have the same errors
 
+    def waits_for_workers(self):
+        """Whether the newest run has yet to begin, because too few workers have come."""
+        try:
+            done = subprocess.run([_prdctl(self._program), "--admin", self.admin, "--json", "jobs"], stdin=subprocess.DEVNULL,
+                                  capture_output=True, text=True, timeout=10)
+            return max(json.loads(done.stdout)["runs"], key=lambda run: run["run"])["state"] == "starting"
+        except (OSError, subprocess.TimeoutExpired, ValueError, LookupError):
+            return False
+
     def last_words(self):
         """The end of its log, if that is a file; --log may name anything."""
         if not self.log.is_file():
@@ -221,6 +231,7 @@ class Daemon:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+_LATE_S = 3  # that who comes back waits for others who have ended
 _TOGETHER_S = 0.05  # lines that come in such a distance are written together
 _TRACEBACK_S = 2  # and the lines of a traceback, in this one
 
@@ -280,7 +291,7 @@ class Workers:
 
     def _environment_of(self, rank):
         own = {name: value for ranks, name, value in self._args.env if not ranks or rank in ranks}
-        return dict(self._environment, **own, PRD_RANK=str(rank))
+        return {**self._environment, **own, "PRD_RANK": str(rank)}
 
     def _start(self, rank):
         command = [self._args.script] if self._args.no_python else [sys.executable, self._args.script]
@@ -331,6 +342,11 @@ class Workers:
             else:
                 self.failed.append(rank)
                 self.say(f"rank {rank} {how}")
+
+    def late(self):
+        """All who run were started again, and all others have ended with 0."""
+        others = [self.codes.get(rank) for rank in range(self._args.workers) if rank not in self.running]
+        return bool(self.running and others) and all(self._restarts[rank] for rank in self.running) and not any(others)
 
     def say_who_failed_first(self):
         """Where several have: the first one is likely to be why."""
@@ -383,10 +399,16 @@ def _write(to, text):
 
 def _wait(workers, daemon, woken, came):
     """Until no worker runs. `came`: signals that have come; `woken`: a pipe that tells of them."""
-    passed = 0
+    passed, late = 0, 0
     while workers.running:
         if select.select([woken], [], [], 1)[0]:
             os.read(woken, 4096)
+        elif daemon is not None and not came:  # a second has passed
+            late = late + 1 if workers.late() and daemon.waits_for_workers() else 0
+            if late == _LATE_S:
+                ranks = ", ".join(map(str, sorted(workers.running)))
+                workers.say(f"rank {ranks} came back when all others had ended with 0, and so has the job: it is not begun anew")
+                workers.signal(signal.SIGTERM)
         if daemon is not None and daemon.process.poll() is not None:
             workers.signal(signal.SIGKILL)
             workers.say(f"the daemon {how_it_ended(daemon.process.returncode)}; {daemon.last_words()}")
