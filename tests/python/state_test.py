@@ -17,8 +17,10 @@ except ModuleNotFoundError:
     print("OK (skipped: there is no python3-torch here)")
     sys.exit(0)
 
+import prd.torch
 from prd.torch import _DTYPES
 from prd.torch import state as state_of_torch
+from prd.torch.alone import AloneSession
 from prd.torch.memory import zeros_like
 from prd.torch.state import OptimizerState
 
@@ -208,6 +210,49 @@ class State(unittest.TestCase):
         optimizer = torch.optim.SparseAdam(model.parameters())
         state = state_of(model, optimizer)
         self.assertEqual((state.own, [name for name, _ in state.tensors()][:2]), ([], ["exp_avg of weight", "exp_avg_sq of weight"]))
+
+    def test_sparse_momentum_is_as_without_prd(self):
+        """Alone, and where it stays the worker's own; also where it was loaded, and where a gradient comes late."""
+        def make(options, loaded=None):
+            torch.manual_seed(0)
+            model = torch.nn.Embedding(20, 4, sparse=True)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, **options)
+            if loaded:
+                optimizer.load_state_dict(copy.deepcopy(loaded))
+            return model, optimizer
+
+        def train(model, optimizer, steps):
+            for i in range(steps):
+                optimizer.zero_grad(set_to_none=True)
+                model(torch.tensor([i, i + 1, i])).square().sum().backward()
+                optimizer.step()
+            return model.weight.tolist(), optimizer.state[model.weight]["momentum_buffer"].to_dense().tolist()
+
+        for options in ({}, dict(nesterov=True), dict(dampening=0.1)):
+            loaded = make(options)
+            train(*loaded, 2)
+            for given in (None, loaded[1].state_dict()):
+                with self.subTest(options=options, loaded=given is not None):
+                    plain = train(*make(options, given), 5)
+                    alone = make(options, given)
+                    prd.torch.attach(*alone, session=AloneSession())
+                    self.assertEqual(train(*alone, 5), plain)
+                    model, optimizer = make(options, given)
+                    state = state_of(model, optimizer)
+                    self.assertEqual([name for name, _ in state.tensors()][0], "momentum_buffer of weight", "as of a worker that has loaded none")
+                    state.begin()
+                    optimizer.step()  # without a gradient
+                    state.keep()
+                    step = optimizer.step
+
+                    def step_and_keep():
+                        state.begin()
+                        step()
+                        state.keep()
+
+                    optimizer.step = step_and_keep
+                    self.assertEqual(train(model, optimizer, 5), plain)
+                    self.assertEqual(state.own, ["weight"])
 
     def test_a_state_that_was_not_there_is_not_there(self):
         """Of a parameter without a gradient; and of a worker that has stepped and becomes the copy of one that has not."""

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """prd.torch with a real daemon, workers as threads. Usage: torch_test.py BIN_DIR [TEST ...]"""
 import place
+import contextlib
 import copy
 import inspect
 import io
@@ -415,10 +416,10 @@ class Torch(unittest.TestCase):
 
     def test_sparse_gradients(self):
         """Become dense where gradients are reduced, and stay as they are under the others: the same training."""
-        def make(attached, kind=torch.optim.SGD):
+        def make(attached, kind=torch.optim.SGD, **options):
             torch.manual_seed(0)
             model = torch.nn.Embedding(20, 4, sparse=True)
-            optimizer = kind(model.parameters(), lr=0.1)
+            optimizer = kind(model.parameters(), lr=0.1, **options)
             worker = attached(model, optimizer)
             for i in range(5):
                 optimizer.zero_grad(set_to_none=i % 2 == 0)
@@ -431,6 +432,11 @@ class Torch(unittest.TestCase):
         for engine in ("all-reduce", "p-reduce"):
             with self.subTest(engine=engine), place.Cluster(place.job(engine, 1, name="*")) as c:
                 self.assertTrue(torch.allclose(make(lambda *both: attach(c, 0, *both, name="sgd")), make(lambda *_: None)))
+                options = dict(kind=torch.optim.SGD, momentum=0.9, nesterov=True)
+                with contextlib.redirect_stderr(io.StringIO()) as said:
+                    ours = make(lambda *both: attach(c, 0, *both, name="momentum"), **options)
+                self.assertTrue(torch.allclose(ours, make(lambda *_: None, **options)))
+                self.assertEqual(said.getvalue().count("what SGD keeps for weight stays each worker's own"), int(engine == "p-reduce"))
                 if engine == "p-reduce":
                     ours = make(lambda *both: attach(c, 0, *both, name="adam"), torch.optim.SparseAdam)
                     self.assertTrue(torch.equal(ours, make(lambda *_: None, torch.optim.SparseAdam)))

@@ -117,7 +117,8 @@ class Worker(JobTime):
             raise errors.InvalidArgument(f"the model is on {', '.join(sorted(map(str, devices)))}: needed is the CPU, or one GPU")
         self._device = devices.pop()
         names = {id(p): name for name, p in zip(self._names, self._parameters)}
-        self._states = [OptimizerState(one, names, self._device, _DTYPES) for one in optimizers]
+        alone = isinstance(session, AloneSession)  # nobody copies the replica, and the state stays what the optimizer makes
+        self._states = [] if alone else [OptimizerState(one, names, self._device, _DTYPES) for one in optimizers]
         self._averaged = Averaged(model, buffers, averaged, names, self._device, _DTYPES)
         fixed = [f"{name}={_digest(p)}" for name, p in [*self._of.fixed, *self._averaged.fixed]]
         tag = ";".join(f"{name}{tuple(p.shape)}" for name, p in zip(self._names, self._parameters)) + "|" + ";".join(fixed)
@@ -138,10 +139,7 @@ class Worker(JobTime):
         self._may_be_another = False
         self._look(True)
         self._changed = self._changes()
-        for one, state in zip(optimizers, self._states):
-            if state.own and session.rank == 0:
-                print(f"prd: what {type(one).__name__} keeps for {state.own[0]}{' and others' * (len(state.own) > 1)} stays "
-                      "each worker's own: whoever copies a model does not get it", file=sys.stderr)
+        self._say_own()
         if self._of.said and session.rank == 0:
             print(f"prd: {self._of.said}", file=sys.stderr)
         self._seeds = seed  # whether it draws other random numbers than the others
@@ -483,9 +481,19 @@ class Worker(JobTime):
         if self._apply_once is not None:
             self._apply_once()
         else:
-            for inner, state in zip(self._inner, self._states):
+            for state in self._states:
+                state.begin()
+            for inner in self._inner:
                 inner(*((self._closure,) if self._closure is not None else ()))
+            for state in self._states:
                 state.keep()
+            self._say_own()
+
+    def _say_own(self):
+        for i, (one, state) in enumerate(zip(self._optimizers, self._states)):
+            if state.own and self.rank == 0:
+                self._say_once(f"own {i}", f"what {type(one).__name__} keeps for {state.own[0]}{' and others' * (len(state.own) > 1)} stays each worker's own: "
+                               "whoever copies a model does not get it")
 
     def _take_over(self, optimizer, inner):
         """optimizer.step and zero_grad are this worker's; a bound method, as schedulers want it."""

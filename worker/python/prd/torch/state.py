@@ -145,6 +145,7 @@ class OptimizerState:
         """names: of the parameters to look at, by id; dtypes: of the tensors that can be taken."""
         self._optimizer, self._state = optimizer, optimizer.state
         self._parameters = []
+        self._zeros = []  # of these, those whose first gradient is to come, and whose state is zeros until then
         self.own = []  # names of the parameters whose state stays each worker's own
         count = 0
         with random_numbers, torch.random.fork_rng(devices=[]):
@@ -164,6 +165,8 @@ class OptimizerState:
                     count += 1 + len(one.numbers)
                     if of_zeros and not live:
                         self._state[p] = one.state([0] * len(one.numbers))
+                        self._zeros.append(one)
+        self._kept = list(self._parameters)  # those whose state is not this worker's own
         self._values = [0.0] * count
         self._facts = torch.zeros(count, dtype=torch.float64, device=device)
         self._told = self._facts.clone()
@@ -184,17 +187,29 @@ class OptimizerState:
         """Whether it is another object now, as load_state_dict makes it."""
         return self._optimizer.state is not self._state
 
+    def begin(self):
+        """Before the optimizer's own step: zeros as a dense gradient needs them give way to what it makes of a sparse one."""
+        for one in self._zeros:
+            grad = one.parameter.grad
+            if grad is not None and grad.is_sparse and not any(self._values[one.first + 1 : one.first + 1 + len(one.numbers)]):
+                if not any(tensor.count_nonzero() for tensor in one.tensors.values()):
+                    self._state.pop(one.parameter, None)
+        self._zeros = [one for one in self._zeros if one.parameter.grad is None]
+
     def keep(self):
-        """After the optimizer's own step: what is new of its state, or elsewhere, is brought to its place."""
-        changed, values = False, self._values
+        """After the optimizer's own step: what is new of its state, or elsewhere, is brought to its place. Sparse tensors stay this worker's own."""
+        changed, values, sparse = False, self._values, []
         with torch.no_grad():
-            for one in self._parameters:
+            for one in self._kept:
                 live = self._state.get(one.parameter)
                 if not live:
                     continue
                 for key, tensor in one.tensors.items():
                     now = live.get(key)
                     if now is not tensor and torch.is_tensor(now) and now.shape == tensor.shape:
+                        if now.layout != torch.strided:
+                            sparse.append(one)
+                            break
                         live[key] = tensor.copy_(now)
                 at = one.first
                 if not values[at]:
@@ -207,6 +222,9 @@ class OptimizerState:
             if changed:
                 self._told.copy_(torch.tensor(values, dtype=torch.float64, device="cpu"))
                 self._facts.copy_(self._told)
+        if sparse:
+            self.own += [one.name for one in sparse]
+            self._kept = [one for one in self._kept if one not in sparse]
 
     def _is_told(self):
         if self._bytes is None:
@@ -220,7 +238,7 @@ class OptimizerState:
             return
         self._told.copy_(self._facts)
         values = self._values = self._facts.tolist()
-        for one in self._parameters:
+        for one in self._kept:
             at = one.first
             if values[at] > 0:
                 values[at] = 1.0
