@@ -366,10 +366,13 @@ class Torch(unittest.TestCase):
                 self.assertEqual(skips[0][0], skips[1][0])
 
     def test_lbfgs_trains_where_models_are_averaged(self):
+        class Own(torch.optim.LBFGS):
+            pass
+
         with place.Cluster(place.job("p-reduce", 2)) as c:
             def body(rank):
                 model = make_model(seed=rank)
-                optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
+                optimizer = Own(model.parameters(), lr=0.1, max_iter=4)
                 worker = attach(c, rank, model, optimizer)
                 losses = []
                 for x, y in zip(*draw(rank, 10, 30)):
@@ -380,7 +383,8 @@ class Torch(unittest.TestCase):
                         losses.append(loss.item())
                         return loss
 
-                    optimizer.step(closure)
+                    before = len(losses)
+                    self.assertEqual(optimizer.step(closure).item(), losses[before])
                 self.assertEqual(worker.trained[0], 10)
                 self.assertGreater(len(losses), 20, "its step runs the closure several times")
                 self.assertLess(losses[-1], losses[0])
@@ -388,6 +392,53 @@ class Torch(unittest.TestCase):
                 return bits(model)
 
             self.assertEqual(len(set(place.in_threads(2, body))), 1)
+
+    def test_an_optimizers_step_has_its_arguments(self):
+        class Scaled(torch.optim.SGD):
+            def step(self, closure=None, scale=1.0):
+                loss = closure() if closure is not None else None
+                for group in self.param_groups:
+                    for p in group["params"]:
+                        p.grad.mul_(scale)
+                super().step()
+                return loss
+
+        class Twice(torch.optim.SGD):  # as SAM
+            def step(self, closure=None):
+                assert closure is not None, "needs it"
+                closure()
+                super().step()
+                return closure()
+
+        def make(kind, attached, *arguments, **options):
+            model = make_model()
+            optimizer = kind(model.parameters(), lr=0.01)
+            x, y = (batches[0] for batches in draw(0, 1))
+
+            def closure():
+                optimizer.zero_grad()
+                loss = torch.nn.functional.mse_loss(model(x), y)
+                loss.backward()
+                return loss
+
+            worker = attached(model, optimizer)
+            loss = optimizer.step(closure, *arguments, **options).item()
+            if worker is not None:
+                worker.finish()
+            return loss, bits(model)
+
+        def alone(*both):
+            return prd.torch.attach(*both, session=prd.torch.AloneSession())
+
+        for kind, arguments, options in ((Scaled, (3.0,), {}), (Scaled, (), {"scale": 3.0}), (Twice, (), {})):
+            plain = make(kind, lambda *_: None, *arguments, **options)
+            self.assertEqual(make(kind, alone, *arguments, **options), plain)
+            for engine in ("all-reduce", "p-reduce") if kind is Scaled else ():
+                with self.subTest(arguments=arguments, engine=engine), place.Cluster(place.job(engine, 1)) as c:
+                    self.assertEqual(make(kind, lambda *both: attach(c, 0, *both), *arguments, **options), plain)
+        with place.Cluster(place.job("p-reduce", 1)) as c:
+            with self.assertRaisesRegex(prd.FailedPrecondition, "Twice.step failed without its closure, .*AssertionError: needs it"):
+                make(Twice, lambda *both: attach(c, 0, *both))
 
     def test_schedulers_of_steps_and_of_losses(self):
         def train_with(optimizer, schedulers, model):
@@ -521,7 +572,8 @@ class Torch(unittest.TestCase):
             misuse(c, "0.bias.*the optimizer does not have", None, optimize=lambda m: torch.optim.SGD(list(m.parameters())[2:] + [m[0].weight], lr=0.1))
             misuse(c, "weight: is torch.complex64", None, make=lambda: torch.nn.Linear(6, 1, dtype=torch.complex64))
             misuse(c, "weight: is a Divided, which has no memory of its own", None, make=divided)
-            misuse(c, "LBFGS cannot train under engine all-reduce", None, optimize=lambda m: torch.optim.LBFGS(m.parameters()))
+            for kind in (torch.optim.LBFGS, type("Own", (torch.optim.LBFGS,), {})):
+                misuse(c, f"{kind.__name__} cannot train under engine all-reduce", None, optimize=lambda m: kind(m.parameters()))
 
     def test_gradients_of_a_replayed_cuda_graph_are_not_added_up(self):
         class ACudaDevice:  # to the worker alone; a replay writes memory that PyTorch does not see written

@@ -7,6 +7,7 @@
 """
 import contextlib
 import functools
+import inspect
 import random
 import re
 import sys
@@ -85,6 +86,12 @@ def _digest(tensor):
     return zlib.crc32(tensor.detach().contiguous().cpu().view(-1).view(torch.uint8).numpy().tobytes()) if tensor.numel() else 0
 
 
+def _runs_its_closure(optimizer):
+    """Whether its step computes the gradients itself, as L-BFGS does, for it cannot be without the closure."""
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    return isinstance(optimizer, torch.optim.LBFGS) or (closure is not None and closure.default is closure.empty)
+
+
 class Worker(JobTime):
     """One worker of a job, with its model. As a context manager it finishes, or leaves with the exception that comes out."""
 
@@ -109,7 +116,8 @@ class Worker(JobTime):
         self._of = Parameters(model, optimizers, frozen, _DTYPES)
         self._parameters, self._names = self._of.tensors, self._of.names
         self._inner = [one.step for one in optimizers]
-        self._closure = self._apply_once = None
+        self._apply_once, self._arguments = None, ((), {})  # of the optimizer's own step
+        self._ran_closure, self._returned = False, None
         self._in_step = False  # and so all .grad are views
         taken = [_taken(p.detach(), name) for name, p in zip(self._names, self._parameters)]
         devices = {p.device for p in self._parameters}
@@ -159,6 +167,9 @@ class Worker(JobTime):
 
     def step(self, apply=None, *, closure=None, samples=None):
         """A step of the job, of a program without an optimizer: `apply()` updates the parameters by their gradients."""
+        return self._make_step(apply, ((closure,) if closure is not None else (), {}), samples)
+
+    def _make_step(self, apply, arguments, samples=None, ran_closure=False):
         if self._ended:
             raise errors.FailedPrecondition("the worker has finished, or left the job")
         if self._is_capturing():
@@ -173,7 +184,7 @@ class Worker(JobTime):
         self._averaged.keep()
         if self._views:
             self._bring_gradients()
-        self._apply_once, self._closure = apply, closure
+        self._apply_once, self._arguments, self._ran_closure, self._returned = apply, arguments, ran_closure, None
         drawn = self._drawn.of_step(self._pending)
         if samples is None:
             samples = self._samples or drawn
@@ -370,7 +381,7 @@ class Worker(JobTime):
 
     def _give_gradients(self):
         """One flat buffer for each dtype. The parameters' .grad are views of it from now on."""
-        for kind in (type(one).__name__ for one in self._optimizers if type(one) in (torch.optim.LBFGS, torch.optim.SparseAdam)):
+        for kind in (type(one).__name__ for one in self._optimizers if isinstance(one, torch.optim.SparseAdam) or _runs_its_closure(one)):
             self.session.leave(f"{kind} cannot train under engine {self.engine}")
             raise errors.InvalidArgument(f"{kind} cannot train under engine {self.engine}, which reduces dense gradients once a step")
         self._written = None
@@ -483,11 +494,21 @@ class Worker(JobTime):
         else:
             for state in self._states:
                 state.begin()
-            for inner in self._inner:
-                inner(*((self._closure,) if self._closure is not None else ()))
+            for one, inner in zip(self._optimizers, self._inner):
+                self._returned = self._step_of(one, inner)
             for state in self._states:
                 state.keep()
             self._say_own()
+
+    def _step_of(self, optimizer, inner):
+        arguments, options = self._arguments
+        try:
+            return inner(*arguments, **options)
+        except Exception as error:
+            if not self._ran_closure:
+                raise
+            raise errors.FailedPrecondition(f"{type(optimizer).__name__}.step failed without its closure, which prd runs once before, unless the step cannot "
+                                            f"be called without one: step(self, closure). {type(error).__name__}: {error}") from error
 
     def _say_own(self):
         for i, (one, state) in enumerate(zip(self._optimizers, self._states)):
@@ -498,19 +519,22 @@ class Worker(JobTime):
     def _take_over(self, optimizer, inner):
         """optimizer.step and zero_grad are this worker's; a bound method, as schedulers want it."""
         worker = self
-        needs_closure = type(optimizer) is torch.optim.LBFGS
+        as_without = isinstance(self.session, AloneSession) and not self.share.batch
+        runs_its_closure = as_without or _runs_its_closure(optimizer)
 
-        def step(self, closure=None):
+        def step(self, closure=None, *args, **kwargs):
+            given = () if closure is None and not args else (closure, *args)
             if worker._ended:
-                return inner(*((closure,) if closure is not None else ()))
+                return inner(*given, **kwargs)
             if len(worker._optimizers) > 1:
                 raise errors.FailedPrecondition("the model has several optimizers: worker.step() is a step of all of them")
-            loss = None
-            if closure is not None and not needs_closure:
-                with torch.enable_grad():
-                    loss = closure()
-                closure = None
-            worker.step(closure=closure)
+            if runs_its_closure or not callable(closure):
+                worker._make_step(None, (given, kwargs))
+                returned, worker._returned = worker._returned, None
+                return returned
+            with torch.enable_grad():
+                loss = closure()
+            worker._make_step(None, ((None, *args) if args else (), kwargs), ran_closure=True)
             return loss
 
         functools.update_wrapper(step, getattr(inner, "__func__", inner))
