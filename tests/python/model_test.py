@@ -249,6 +249,39 @@ class Model(unittest.TestCase):
                 self.assertEqual(found[0], found[1])
                 self.assertTrue(found[0][1])
 
+    def test_buffers_of_other_kinds_are_compared(self):
+        kinds = {
+            "sparse": lambda x: torch.diag(x).to_sparse(),
+            "csr": lambda x: torch.diag(x).to_sparse_csr(),
+            "not coalesced": lambda x: torch.sparse_coo_tensor([[0, 0, 1]], torch.cat([x - 1, torch.ones(1)]), (2,)),
+            "whole and sparse": lambda x: torch.diag(x).long().to_sparse(),
+            "complex": lambda x: (x * 1j).conj(),
+            "quantized": lambda x: torch.quantize_per_tensor(x, 0.5, 0, torch.quint8),
+        }
+        if hasattr(torch, "float8_e4m3fn"):
+            kinds["float8"] = lambda x: x.to(torch.float8_e4m3fn)
+
+        def make(kind, value):
+            model = make_model()
+            model.register_buffer("other", kinds[kind](torch.tensor([1.0, value])))
+            return model, torch.optim.SGD(model.parameters(), lr=0.01)
+
+        with place.Cluster(place.job("all-reduce", 1, name="*")) as c:
+            for kind in kinds:
+                with self.subTest(kind):
+                    model, optimizer = make(kind, 2.0)
+                    self.assertEqual(*(prd.torch._digest(of.other, "other") for of in (model, make(kind, 2.0)[0])))
+                    worker = attach(c, 0, model, optimizer, name=kind)
+                    with self.assertRaisesRegex(ValueError, "model_tag"):
+                        attach(c, 1, *make(kind, 3.0), name=kind)
+                    train(model, optimizer, draw(0, 1))
+                    self.assertEqual(str(worker.average()["other"]), str(model.other))
+                    worker.finish()
+            model, optimizer = make_model(), None
+            model.register_buffer("other", torch.ones(2).to_mkldnn())
+            with self.assertRaisesRegex(ValueError, r"other: is a tensor of layout torch._mkldnn, .*attach\(buffers=False\)"):
+                attach(c, 0, model, optimizer, name="no")
+
     def test_a_buffer_that_is_replaced_is_the_models(self):
         """`self.center = ...` in forward, as with DistributedDataParallel."""
         for engine in ("all-reduce", "p-reduce", "ssp"):

@@ -82,8 +82,24 @@ def _taken(tensor, name):
     return arrays.Tensor(tensor.data_ptr(), tensor.numel(), _DTYPES[tensor.dtype], tensor.is_cuda, order, tensor)
 
 
-def _digest(tensor):
-    return zlib.crc32(tensor.detach().contiguous().cpu().view(-1).view(torch.uint8).numpy().tobytes()) if tensor.numel() else 0
+def _digest(tensor, name):
+    if tensor.is_quantized:
+        tensor = tensor.dequantize()
+    if tensor.layout == torch.sparse_coo:
+        tensor = tensor.coalesce()
+        parts = (tensor.indices(), tensor.values())
+    elif tensor.layout == torch.sparse_csr:
+        parts = (tensor.crow_indices(), tensor.col_indices(), tensor.values())
+    elif tensor.layout == torch.strided:
+        parts = (tensor,)
+    else:
+        raise errors.InvalidArgument(f"{name}: is a tensor of layout {tensor.layout}, which cannot be compared between workers; attach(buffers=False) leaves buffers out")
+    found = 0
+    for part in parts:
+        if part.numel():
+            part = part.detach().resolve_conj().contiguous().cpu()
+            found = zlib.crc32(part.view(-1).view(torch.uint8).numpy().tobytes(), found)
+    return found
 
 
 def _runs_its_closure(optimizer):
@@ -128,7 +144,7 @@ class Worker(JobTime):
         alone = isinstance(session, AloneSession)  # nobody copies the replica, and the state stays what the optimizer makes
         self._states = [] if alone else [OptimizerState(one, names, self._device, _DTYPES) for one in optimizers]
         self._averaged = Averaged(model, buffers, averaged, names, self._device, _DTYPES)
-        fixed = [f"{name}={_digest(p)}" for name, p in [*self._of.fixed, *self._averaged.fixed]]
+        fixed = [f"{name}={_digest(p, name)}" for name, p in [*self._of.fixed, *self._averaged.fixed]]
         tag = ";".join(f"{name}{tuple(p.shape)}" for name, p in zip(self._names, self._parameters)) + "|" + ";".join(fixed)
         self._order = self._where_it_begins(job_trained, clock)
         state = [_taken(t, name) for one in self._states for name, t in one.tensors()] + [_taken(self._order, "the order of the data")]

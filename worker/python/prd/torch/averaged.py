@@ -23,8 +23,9 @@ def _holders(modules, others):
 class Averaged:
     """Floating-point tensors as they are, and small buffers of whole numbers as one tensor of float64.
 
-    A tensor that holds an infinity or no number, as masks do, has no mean: it is what workers have to have in common. Whole numbers stay each worker's own while it trains. Whoever copies a replica gets the peer's, and after `finish` they
-    are the rounded mean.
+    A tensor that holds an infinity or no number, as masks do, has no mean: it is what workers have to have in common. So is one that
+    is sparse, complex, quantized or of eight bits. Whole numbers stay each worker's own while it trains. Whoever copies a replica gets
+    the peer's, and after `finish` they are the rounded mean.
     """
 
     def __init__(self, model, buffers, more, parameters, device, dtypes):
@@ -51,16 +52,15 @@ class Averaged:
             if tensor.device != device:
                 if name.startswith("averaged["):
                     raise errors.InvalidArgument(f"{name}: is on {tensor.device}, needed is where the model is, {device}")
-            elif tensor.dtype in dtypes and not torch.isfinite(tensor).all():
+            elif tensor.layout != torch.strided or tensor.is_quantized or (tensor.dtype in dtypes and not torch.isfinite(tensor).all()):
                 self.fixed.append((name, tensor))
             elif tensor.dtype in dtypes:
                 self._floats.append((name, tensor))
                 self._places.append((name, held, key, tensor))
-            elif not tensor.is_floating_point() and not tensor.is_complex():
-                if tensor.numel() <= _LARGEST:
-                    self._whole.append((held, key))
-                else:
-                    self.fixed.append((name, tensor))
+            elif not tensor.is_floating_point() and not tensor.is_complex() and tensor.numel() <= _LARGEST:
+                self._whole.append((held, key))
+            else:
+                self.fixed.append((name, tensor))
         with torch.no_grad():
             self._values = self._now().clone()
             self._told = self._values.clone()
