@@ -24,7 +24,7 @@ except ModuleNotFoundError:
 
 import prd
 import prd.torch
-from prd.torch import state
+from prd.torch import average, state
 
 torch.set_num_threads(1)
 AMP = torch.amp if hasattr(torch.amp, "GradScaler") else torch.cuda.amp
@@ -632,15 +632,44 @@ class Torch(unittest.TestCase):
             self.assertEqual(ends[0], ends[1])
             self.assertNotEqual(ends[0][0], ends[0][1])
 
+    def average(self, *arguments):
+        """What the tool ends with: None, or a line, with which the exit code is 1."""
+        with mock.patch.object(sys, "argv", ["average", *map(str, arguments)]):
+            try:
+                return average.main()
+            except SystemExit as ended:
+                return ended.code
+
     def test_models_of_files_are_averaged(self):
-        with place.Cluster(place.job("all-reduce", 1)) as c:
+        with tempfile.TemporaryDirectory() as folder:
+            files = [pathlib.Path(folder, f"{i}.pt") for i in range(2)]
             models = [make_model(seed) for seed in range(2)]
-            for i, model in enumerate(models):
-                torch.save({"model": model.state_dict()}, c.dir / f"{i}.pt")
-            command = [sys.executable, "-m", "prd.torch.average", "--key", "model", str(c.dir / "0.pt"), str(c.dir / "1.pt"), "-o", str(c.dir / "mean.pt")]
-            subprocess.run(command, env=place.environment(c), check=True)
-            mean = torch.load(c.dir / "mean.pt")
-            self.assertTrue(torch.allclose(mean["0.weight"], (models[0][0].weight + models[1][0].weight) / 2))
+            for i, (file, model) in enumerate(zip(files, models)):
+                model.register_buffer("phase", torch.tensor([1j * i, 1.0]))
+                model.register_buffer("edges", torch.eye(2).to_sparse())
+                torch.save({"model": model.state_dict(), "epoch": i}, file)
+            mean = pathlib.Path(folder, "mean.pt")
+            self.assertIsNone(self.average(*files, "--key", "model", "-o", mean))
+            found = torch.load(mean)
+            self.assertTrue(torch.allclose(found["0.weight"], (models[0][0].weight + models[1][0].weight) / 2))
+            self.assertEqual(found["phase"].tolist(), [0.5j, 1])
+            self.assertTrue(torch.equal(found["edges"].to_dense(), torch.eye(2)))
+
+            cut, empty, missing = (pathlib.Path(folder, name) for name in ("cut.pt", "empty.pt", "missing.pt"))
+            cut.write_bytes(files[0].read_bytes()[:500])
+            empty.touch()
+            for arguments, says in (
+                ((missing, "-o", mean), "No such file or directory: .*missing.pt"),
+                ((empty, "-o", mean), "empty.pt is no whole file of torch.save: "),
+                ((cut, "-o", mean), "cut.pt is no whole file of torch.save: "),
+                ((files[0], "-o", mean), "0.pt: is no state_dict, because model is a [A-Za-z]*; a state_dict in it is named by --key"),
+                ((files[0], "-o", mean, "--key", "net"), "0.pt, --key net: there is none; there are model, epoch"),
+                ((files[0], "-o", mean, "--key", "epoch"), "0.pt, --key epoch: found a int, needed is a state_dict"),
+                ((files[0], "-o", missing / "mean.pt", "--key", "model"), "missing.pt"),
+            ):
+                said = self.average(*arguments)
+                self.assertRegex(said, f"^prd.torch.average: .*{says}")
+                self.assertEqual(len(said.splitlines()), 1)
 
     def test_a_loss_is_told_as_it_came_from_the_model(self):
         """With its graph, of which PyTorch 2.13 warns."""
