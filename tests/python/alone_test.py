@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 SAID = "prd: trains alone, as neither PRD_CONTROLLER nor PRD_JOB is set and no daemon listens on this host"
 # The lines that begin with a + are left out where there is no prd.
@@ -93,6 +94,12 @@ try:
 except prd.FailedPrecondition:
     print("ended")
 """)
+
+    def test_a_variable_that_is_no_number_is_named(self):
+        import prd.torch.alone
+        for name in ("PRD_BATCH", "PRD_MAX_SHARE"):
+            with unittest.mock.patch.dict(os.environ, {name: "abc"}), self.assertRaisesRegex(ValueError, f"{name}: found 'abc', allowed is 0"):
+                prd.torch.alone.AloneSession()
 
     def test_the_sessions_interface_is_prd_sessions(self):
         import prd.torch.alone

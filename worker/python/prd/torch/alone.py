@@ -39,6 +39,14 @@ def is_alone():
     return not any(os.environ.get(name) for name in _OF_A_JOB) and not any(map(_listens, _default_sockets()))
 
 
+def _samples(name):
+    """The number of samples in this variable of the environment; 0: none."""
+    value = os.environ.get(name) or "0"
+    if not value.isascii() or not value.isdigit():
+        raise errors.InvalidArgument(f"{name}: found {value!r}, allowed is 0 (none) or more samples")
+    return int(value)
+
+
 class AloneSession:
     """What prd.Session does, for the only worker of no job: each step applies, and there is nobody to wait for."""
 
@@ -47,8 +55,8 @@ class AloneSession:
     memory = {"all": MemoryHeld(0, 0, 0, 0)}
 
     def __init__(self, batch=None, max_share=None):
-        self._batch = int(os.environ.get("PRD_BATCH") or 0) if batch is None else batch
-        self._max_share = int(os.environ.get("PRD_MAX_SHARE") or 0) if max_share is None else max_share
+        self._batch = _samples("PRD_BATCH") if batch is None else batch
+        self._max_share = _samples("PRD_MAX_SHARE") if max_share is None else max_share
         self._made = 0  # samples of a step that is not whole
         self._apply = None
         self._tensors = []
