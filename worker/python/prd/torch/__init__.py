@@ -399,7 +399,8 @@ class Worker(JobTime):
         """One flat buffer for each dtype. The parameters' .grad are views of it from now on."""
         for kind in (type(one).__name__ for one in self._optimizers if isinstance(one, torch.optim.SparseAdam) or _runs_its_closure(one)):
             self.session.leave(f"{kind} cannot train under engine {self.engine}")
-            raise errors.InvalidArgument(f"{kind} cannot train under engine {self.engine}, which reduces dense gradients once a step")
+            raise errors.InvalidArgument(f"{kind} cannot train under engine {self.engine}: that, or the job's on_nonfinite = \"drop\", needs dense gradients "
+                                         "before the optimizer's step")
         self._written = None
         self._flat, self._views = [], [None] * len(self._parameters)
         for dtype in dict.fromkeys(p.dtype for p in self._parameters):
