@@ -264,6 +264,47 @@ class Frameworks(unittest.TestCase):
                 trainer(job, accumulate_grad_batches=accumulated).fit(model, job.shard(loader))
             self.assertEqual(told, 2 * [(size, size) for size in steps])
 
+    def test_estimated_batches_of_lightning_are_those_of_one_process(self):
+        import prd.lightning
+        import torch
+
+        asked = []
+
+        def configure_optimizers(model):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+            asked.append(torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=model.trainer.estimated_stepping_batches))
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": asked[-1], "interval": "step"}}
+
+        def fit(trainer, model, loader):
+            model.configure_optimizers = configure_optimizers.__get__(model)
+            with unittest.mock.patch.object(prd.torch.Worker, "scheduler", autospec=True, side_effect=prd.torch.Worker.scheduler) as scheduler:
+                trainer.fit(model, loader)
+            return scheduler.call_args
+
+        self.in_job()
+        model, loader, trainer = self.lightning()
+        fit(trainer(accumulate_grad_batches=2), model, loader)
+        job = prd.lightning.Callback()
+        for _ in range(2):
+            passes = job.shard(loader)
+            called = fit(trainer(job, accumulate_grad_batches=2), model, passes)
+            self.assertEqual((called.args[1], called.kwargs), (asked[-1], {"plain": True}))
+            self.assertEqual([(one.total_steps, one.last_epoch) for one in (asked[0], asked[-1])], [(4, 4), (4, 3)])
+            self.assertEqual(job.worker.trained, (4, 80))
+            with self.assertRaisesRegex(TypeError, "no length"):
+                len(passes)
+
+    def test_estimated_batches_of_lightning_in_a_job_with_a_batch(self):
+        import prd.lightning
+
+        self.in_job("batch = 20")
+        model, loader, trainer = self.lightning()
+        configure = model.configure_optimizers
+        model.configure_optimizers = lambda: model.trainer.estimated_stepping_batches and configure()
+        job = prd.lightning.Callback()
+        with self.assertRaisesRegex(prd.InvalidArgument, "estimated_stepping_batches: .* the job has a batch of 20 samples"):
+            trainer(job).fit(model, job.shard(loader))
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -11,8 +11,12 @@ them is how far the job was, and `fit(ckpt_path=...)` of all workers goes on the
 In a job with a batch, batches stay as large as the loader's: Lightning draws one ahead. Optimizer steps of which a share still needs
 more apply nothing.
 
-What it cannot do: several devices of a trainer, several optimizers of a module, and Lightning's `max_steps`, which counts each
-worker's own steps: Callback(max_steps=N) ends training when the job's clock is at N.
+`trainer.estimated_stepping_batches` in `configure_optimizers` is the number for one process. Where it is asked for, schedulers count
+the steps of all workers; not in a job with a batch.
+
+What it cannot do: several devices of a trainer, several optimizers of a module, StochasticWeightAveraging, which needs a loader of
+fixed length, and Lightning's `max_steps`, which counts each worker's own steps: Callback(max_steps=N) ends training when the job's
+clock is at N.
 """
 try:
     import lightning.pytorch as pl
@@ -39,6 +43,13 @@ class _Passes:
             self._worker._drawn.by_turns = True  # Lightning draws one ahead
             self._sharded = self._worker.shard(self._loader, **{"divided": False, **self._options})
         yield from self._sharded
+
+    def __len__(self):
+        """The plain loader's, for estimated_stepping_batches, and nothing else."""
+        if self._job._sized is None:
+            raise TypeError("the loader has no length: a pass ends with the job's epoch")
+        self._job._sized = True
+        return len(self._loader)
 
 
 class _NoCheckpoints(CheckpointIO):
@@ -68,13 +79,22 @@ class Callback(pl.Callback):
         self.worker = None
         self._max_steps, self._options = max_steps, options
         self._of, self._loaded, self._pause = None, {}, None
+        self._sized = None  # whether Lightning has asked for the plain loader's length; None: it may not now
+        self._plain = False  # and so schedules are of this length
 
     def shard(self, loader, **options):
         """The loader that fit trains on. options: of prd.torch.Worker.shard."""
         return _Passes(self, loader, options)
 
+    def setup(self, trainer, pl_module, stage):
+        """Before configure_optimizers: there Lightning may ask how long the loader is."""
+        self._sized = False if stage == "fit" else None
+
     def on_fit_start(self, trainer, pl_module):
         self._of = trainer, pl_module
+        self._plain, self._sized = self._sized, None
+        if self._plain:
+            trainer.fit_loop._combined_loader = None  # Lightning makes it anew, without a length
         if self.worker is not None and self.worker._ended:
             self.worker = None  # of the fit before
 
@@ -97,9 +117,12 @@ class Callback(pl.Callback):
             raise errors.InvalidArgument(f"the module has {len(trainer.optimizers)} optimizers, allowed is 1; several: prd.torch.attach in a loop of your own")
         loaded, self._loaded = self._loaded, {}
         self.worker = prd.torch.attach(pl_module, trainer.optimizers[0], **{**loaded, **self._options})
+        if self._plain and self.worker.share.batch:
+            raise errors.InvalidArgument(f"trainer.estimated_stepping_batches: is of the loader's batches, and the job has a batch of {self.worker.share.batch} "
+                                         "samples; a schedule is as long as the samples of all epochs, divided by that")
         for config in trainer.lr_scheduler_configs:
             if config.interval == "step" or config.reduce_on_plateau:
-                self.worker.scheduler(config.scheduler)
+                self.worker.scheduler(config.scheduler, plain=self._plain)
         if isinstance(trainer.strategy.checkpoint_io, _NoCheckpoints):  # of the fit before
             trainer.strategy.checkpoint_io = trainer.strategy.checkpoint_io.reads
         if self.worker.rank > 0:
