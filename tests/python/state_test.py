@@ -253,6 +253,10 @@ class State(unittest.TestCase):
                     optimizer.step = step_and_keep
                     self.assertEqual(train(model, optimizer, 5), plain)
                     self.assertEqual(state.own, ["weight"])
+                    state.take_dense()  # the engine is another now
+                    model.weight.grad = torch.ones(20, 4)
+                    optimizer.step()
+                    self.assertEqual((state.own, state.tensors()[0][1].tolist()), ([], model.weight.grad.tolist()))
 
     def test_a_state_that_was_not_there_is_not_there(self):
         """Of a parameter without a gradient; and of a worker that has stepped and becomes the copy of one that has not."""

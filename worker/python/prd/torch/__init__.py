@@ -412,6 +412,8 @@ class Worker(JobTime):
                 self._views[i] = flat.as_strided(p.shape, p.stride(), at)
                 at += p.numel()
             self._flat.append(flat)
+        for state in self._states:
+            state.take_dense()
         self._frozen = Frozen(self._parameters, self._views)
         self.session.set_gradients([_taken(view, f"gradient of {name}") for name, view in zip(self._names, self._views)])
 

@@ -226,6 +226,14 @@ class OptimizerState:
             self.own += [one.name for one in sparse]
             self._kept = [one for one in self._kept if one not in sparse]
 
+    def take_dense(self):
+        """Gradients are dense from here on: what was this worker's own because they were sparse begins anew, as everybody's."""
+        for one in self._parameters:
+            if one not in self._kept:
+                self._state.pop(one.parameter, None)
+                self.own.remove(one.name)
+        self._kept = list(self._parameters)
+
     def _is_told(self):
         if self._bytes is None:
             return torch.equal(self._facts, self._told)
