@@ -282,6 +282,29 @@ class Model(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, r"other: is a tensor of layout torch._mkldnn, .*attach\(buffers=False\)"):
                 attach(c, 0, model, optimizer, name="no")
 
+    def test_memory_that_two_tensors_share(self):
+        """A buffer over parameters is those; a parameter over another one would be averaged twice."""
+        with place.Cluster(place.job("p-reduce", 1, name="*")) as c:
+            model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+            flat, at = torch.cat([p.detach().reshape(-1) for p in model.parameters()]), 0
+            for p in model.parameters():
+                p.data, at = flat[at : at + p.numel()].view(p.shape), at + p.numel()
+            model.register_buffer("flat", flat)
+            model.register_buffer("own", torch.zeros(3))
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+            worker = attach(c, 0, model, optimizer, name="flat")
+            self.assertEqual([name for name, _ in worker._averaged.tensors()], ["own"])
+            worker.finish()
+            model, more = torch.nn.Sequential(torch.nn.Linear(3, 3)), torch.zeros(12)
+            model.register_buffer("own", more[7:])
+            model[0].weight.data = more[:9].view(3, 3)
+            with self.assertRaisesRegex(prd.InvalidArgument, r"state\[\d+\] \(own\): found memory of parameters\[0\] \(0.weight\)"):
+                attach(c, 0, model, torch.optim.SGD(model.parameters(), lr=0.01), name="part")
+            model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+            model[1].weight.data = model[0].weight.data.t()
+            with self.assertRaisesRegex(prd.InvalidArgument, r"found memory of parameters.*; layers that share a weight have one Parameter"):
+                attach(c, 0, model, torch.optim.SGD(model.parameters(), lr=0.01), name="tied")
+
     def test_a_buffer_that_is_replaced_is_the_models(self):
         """`self.center = ...` in forward, as with DistributedDataParallel."""
         for engine in ("all-reduce", "p-reduce", "ssp"):

@@ -143,15 +143,16 @@ class Worker(JobTime):
         names = {id(p): name for name, p in zip(self._names, self._parameters)}
         alone = isinstance(session, AloneSession)  # nobody copies the replica, and the state stays what the optimizer makes
         self._states = [] if alone else [OptimizerState(one, names, self._device, _DTYPES) for one in optimizers]
-        self._averaged = Averaged(model, buffers, averaged, names, self._device, _DTYPES)
+        self._averaged = Averaged(model, buffers, averaged, self._parameters, self._device, _DTYPES)
         fixed = [f"{name}={_digest(p, name)}" for name, p in [*self._of.fixed, *self._averaged.fixed]]
         tag = ";".join(f"{name}{tuple(p.shape)}" for name, p in zip(self._names, self._parameters)) + "|" + ";".join(fixed)
         self._order = self._where_it_begins(job_trained, clock)
-        state = [_taken(t, name) for one in self._states for name, t in one.tensors()] + [_taken(self._order, "the order of the data")]
+        kept = [*(of for one in self._states for of in one.tensors()), ("the order of the data", self._order)]
+        self._state_names = [name for name, _ in [*kept, *self._averaged.tensors()]]
         tag += "".join("|" + one.tag() for one in self._states)
         with self._in_words():
             session.attach(
-                taken, None, self._apply, state=state,
+                taken, None, self._apply, state=[_taken(t, name) for name, t in kept],
                 averaged_state=[_taken(t, name) for name, t in self._averaged.tensors()],
                 device="" if self._device.type == "cpu" else f"cuda:{self._device.index or 0}", stream=self._stream(),
                 trained=trained, job_trained=job_trained, model_tag=tag, gradients_later=True, state_in_apply=True,
@@ -384,7 +385,10 @@ class Worker(JobTime):
             yield
         except errors.Error as error:
             text = str(error)
-            said = re.sub(r"\b(?:parameters|gradients)\[(\d+)\]", lambda found: f"{found[0]} ({self._names[int(found[1])]})", text)
+            names = {"parameters": self._names, "gradients": self._names, "state": self._state_names}
+            said = re.sub(r"\b(parameters|gradients|state)\[(\d+)\]", lambda found: f"{found[0]} ({names[found[1]][int(found[2])]})", text)
+            if re.search(r"\bparameters\[.*: found memory of parameters\[", text):
+                said += "; layers that share a weight have one Parameter: second.weight = first.weight"
             if said.startswith("the model differs"):
                 said += ("; for PyTorch that is: names, shapes and layouts of the parameters, values of frozen parameters, buffers, "
                          "and the kind of the optimizer")

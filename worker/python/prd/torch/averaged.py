@@ -20,6 +20,26 @@ def _holders(modules, others):
                 yield f"{prefix}.{key}" if prefix else key, tensors, key, True
 
 
+def _spans(tensors):
+    """Where these are in memory, those that follow each other put together."""
+    spans = []
+    for begin, end in sorted((t.data_ptr(), t.data_ptr() + t.numel() * t.element_size()) for t in tensors if t.numel()):
+        if spans and begin <= spans[-1][1]:
+            spans[-1][1] = max(spans[-1][1], end)
+        else:
+            spans.append([begin, end])
+    return spans
+
+
+def _is_within(tensor, spans):
+    """As one over all parameters is, whose values are theirs."""
+    if tensor.layout != torch.strided or not tensor.is_contiguous():
+        return False
+    begin = tensor.data_ptr()
+    end = begin + tensor.numel() * tensor.element_size()
+    return begin != end and any(first <= begin and end <= last for first, last in spans)
+
+
 class Averaged:
     """Floating-point tensors as they are, and small buffers of whole numbers as one tensor of float64.
 
@@ -29,7 +49,7 @@ class Averaged:
     """
 
     def __init__(self, model, buffers, more, parameters, device, dtypes):
-        """parameters: the job's, by id. more: attach(averaged=...)."""
+        """parameters: the job's. more: attach(averaged=...)."""
         more = [more] if torch.is_tensor(more) or isinstance(more, (torch.nn.Module, dict)) else list(more)
         modules, others = [("", model)] if buffers else [], []
         for i, one in enumerate(more):
@@ -42,13 +62,15 @@ class Averaged:
         self._floats, self._whole = [], []  # (name, tensor); (dict, key)
         self._places = []  # (name, dict, key, tensor) of floats
         self.fixed = []  # (name, tensor) of what workers have to have in common
-        seen = set(parameters)
+        seen, spans = {id(p) for p in parameters}, _spans(parameters)
         of_model = {id(p) for p in model.parameters()}
         for name, held, key, is_buffer in _holders(modules, others):
             tensor = held[key]
             if id(tensor) in seen or (id(tensor) in of_model and not is_buffer):
                 continue
             seen.add(id(tensor))
+            if _is_within(tensor, spans):
+                continue
             if tensor.device != device:
                 if name.startswith("averaged["):
                     raise errors.InvalidArgument(f"{name}: is on {tensor.device}, needed is where the model is, {device}")
