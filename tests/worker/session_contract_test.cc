@@ -752,9 +752,10 @@ TEST(WaitingTest, TheLogSaysForWhomAttachWaits) {
   Result<Session> session = Session::Create(options);
   ASSERT_TRUE(session.ok());
   std::vector<float> values(10, 1.f);
+  std::vector<float> gradients(10);
   Replica replica;
   replica.parameters = {{values.data(), 10, DType::kF32}};
-  replica.gradients = {{values.data(), 10, DType::kF32}};
+  replica.gradients = {{gradients.data(), 10, DType::kF32}};
   replica.apply = [] {};
   const Status attached = session->Attach(replica);
   EXPECT_EQ(attached.code(), Code::kUnavailable);

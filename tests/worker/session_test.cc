@@ -501,9 +501,11 @@ int TrainUntilKilled(const char* endpoint) {
   std::vector<float> values(kSize);
   std::vector<float> gradients(kSize);
   Replica replica;
-  replica.parameters = {{values.data(), kSize - 3, DType::kF32}, {values.data(), 3, DType::kF32}};
-  replica.gradients = {{gradients.data(), kSize - 3, DType::kF32},
-                       {gradients.data(), 3, DType::kF32}};
+  constexpr std::size_t kFirst = kSize - 3;
+  replica.parameters = {{values.data(), kFirst, DType::kF32},
+                        {values.data() + kFirst, 3, DType::kF32}};
+  replica.gradients = {{gradients.data(), kFirst, DType::kF32},
+                       {gradients.data() + kFirst, 3, DType::kF32}};
   replica.apply = [] {};
   if (!session.ok() || !session->Attach(std::move(replica)).ok()) return 1;
   while (session->Step().ok()) {
