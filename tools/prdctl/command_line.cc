@@ -83,9 +83,10 @@ Status ExportAs(HistorySource& source, const Flags& flags, const Console& consol
 }
 
 Status Prune(HistorySource& source, const Flags& flags, const Console& console) {
-  PruneQuery query{.job = flags.run, .wall_ns = {}, .keep = flags.keep, .dry_run = flags.dry_run};
-  if (!flags.before.empty()) {
-    const Result<std::int64_t> before = ParseDate(flags.before);
+  PruneQuery query{
+      .job = flags.run, .wall_ns = {}, .keep = flags.prune.keep, .dry_run = flags.prune.dry_run};
+  if (!flags.prune.before.empty()) {
+    const Result<std::int64_t> before = ParseDate(flags.prune.before);
     if (!before.ok()) {
       return Status(before.status().code(), "--before: " + before.status().message());
     }
@@ -395,12 +396,12 @@ void AddOthers(CLI::App& app, Flags& f, Command& chosen) {
       "job; what is given must all be so. Prints which they were, and their bytes");
   prune->fallthrough();
   auto* of_job = prune->add_option("job", f.run, "A job's name");
-  auto* before = prune->add_option("--before", f.before,
+  auto* before = prune->add_option("--before", f.prune.before,
                                    "Only runs that began before this date, in UTC: 2026-11-03, or "
                                    "\"2026-11-03 14:05\"");
-  auto* keep = prune->add_option("--keep", f.keep, "Keep this many, the newest, of each job")
+  auto* keep = prune->add_option("--keep", f.prune.keep, "Keep this many, the newest, of each job")
                    ->check(IsCount());
-  prune->add_flag("--dry-run", f.dry_run, "Remove nothing, and print what would go");
+  prune->add_flag("--dry-run", f.prune.dry_run, "Remove nothing, and print what would go");
   prune->callback([=, &f, &chosen] {
     if (of_job->count() + before->count() + keep->count() == 0) {
       throw CLI::ValidationError("prune", "found none of JOB, --before and --keep, one is needed");

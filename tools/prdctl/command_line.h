@@ -23,6 +23,12 @@ struct Access {
   int timeout_ms = 3000;
 };
 
+struct PruneFlags {
+  std::string before;
+  std::size_t keep = 0;
+  bool dry_run = false;
+};
+
 struct Flags {
   Access access;
   bool json = false;
@@ -34,9 +40,7 @@ struct Flags {
   std::vector<std::string> settings;
   std::string kind, since, format = "jsonl", file, key_name, host, reason;
   std::string listen = "127.0.0.1:8270";
-  std::string before;
-  std::size_t keep = 0;
-  bool dry_run = false;
+  PruneFlags prune;
   bool failed = false, follow = false, table = false, options = false, all = false;
   std::size_t last_groups = 20, last = 0;
   double slow_factor = 1.5;
