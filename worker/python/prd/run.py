@@ -231,7 +231,7 @@ class Daemon:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-_LATE_S = 3  # that who comes back waits for others who have ended
+_LATE_S = 3  # a worker that came back may wait so long for others that have all ended
 _TOGETHER_S = 0.05  # lines that come in such a distance are written together
 _TRACEBACK_S = 2  # and the lines of a traceback, in this one
 
@@ -344,7 +344,7 @@ class Workers:
                 self.say(f"rank {rank} {how}")
 
     def late(self):
-        """All who run were started again, and all others have ended with 0."""
+        """Whether each worker that runs was started again, and all others have ended with 0."""
         others = [self.codes.get(rank) for rank in range(self._args.workers) if rank not in self.running]
         return bool(self.running and others) and all(self._restarts[rank] for rank in self.running) and not any(others)
 

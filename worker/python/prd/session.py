@@ -152,7 +152,7 @@ class _Handle:
         if self.ending.acquire(blocking=False):  # else it ends already, perhaps below a signal's handler
             try:
                 if self.session and os.getpid() == self.pid:
-                    self.library.prd_leave_soon(self.session, reason.encode(), round(grace * 1000))
+                    self.library.prd_leave_soon(self.session, reason.encode(), _milliseconds("grace", grace))
             finally:
                 self.ending.release()
 
