@@ -61,9 +61,14 @@ void Cluster::CheckOut() const {
   }
 }
 
-void Cluster::Cut(std::uint32_t from, std::uint32_t to, Instant until) {
+// large_alone: a model, and a probe, are large.
+void Cluster::Cut(std::uint32_t from, std::uint32_t to, Instant until, bool large_alone) {
   world_.links.Cut(from, to, until);
-  plane_->Cut(from, to, until);
+  if (large_alone) {
+    plane_->CutLarge(from, to, until);
+  } else {
+    plane_->Cut(from, to, until);
+  }
 }
 
 // Faults of links, and a worker that stands still.
@@ -73,11 +78,13 @@ void Cluster::LinkFaults(std::uint32_t worker, double share) {
     const auto drawn = static_cast<std::uint32_t>(world_.dice.Below(workers_.size() - 1));
     return drawn + (drawn >= worker ? 1 : 0);
   };
-  if (workers_.size() > 1 && world_.Rolled(faults.link_cuts_per_s * share)) {
+  for (const bool large : {false, true}) {
+    const double per_s = large ? faults.large_cuts_per_s : faults.link_cuts_per_s;
+    if (workers_.size() < 2 || !world_.Rolled(per_s * share)) continue;
     const std::uint32_t to = other();
     const Instant until = world_.now + FromMs(faults.link_cut_ms * world_.dice.Unit());
-    Cut(worker, to, until);
-    if (!world_.Rolled(faults.one_way)) Cut(to, worker, until);
+    Cut(worker, to, until, large);
+    if (!world_.Rolled(faults.one_way)) Cut(to, worker, until, large);
     world_.Disturbed(until);
   }
   if (workers_.size() > 1 && world_.Rolled(faults.slow_links_per_s * share)) {

@@ -38,7 +38,7 @@ class Cluster {
   void Loop();
   void Handle(const SimEvent& event);
   void Faults();
-  void Cut(std::uint32_t from, std::uint32_t to, Instant until);
+  void Cut(std::uint32_t from, std::uint32_t to, Instant until, bool large_alone);
   void LinkFaults(std::uint32_t worker, double share);
   void Relaunch();
   void CheckOut() const;

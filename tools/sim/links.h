@@ -15,8 +15,8 @@ namespace prd::sim {
 class Links {
  public:
   explicit Links(const FaultsPart& faults)
-      : on_(faults.link_cuts_per_s > 0 || faults.slow_links_per_s > 0 ||
-            faults.worker_freezes_per_s > 0) {}
+      : on_(faults.link_cuts_per_s > 0 || faults.large_cuts_per_s > 0 ||
+            faults.slow_links_per_s > 0 || faults.worker_freezes_per_s > 0) {}
 
   // Whether a worker may ever be out of another one's reach and live. False: nothing here does
   // anything.

@@ -134,6 +134,7 @@ class MeshPlane final : public Plane {
   void Flip(std::uint32_t worker) override;
   void Agree(std::uint32_t worker, RunId run, GroupId group, bool kept) override;
   void Cut(std::uint32_t from, std::uint32_t to, Instant until) override;
+  void CutLarge(std::uint32_t from, std::uint32_t to, Instant until) override;
 
  private:
   friend struct Node;
@@ -580,6 +581,12 @@ void MeshPlane::Cut(std::uint32_t from, std::uint32_t to, Instant until) {
   Say(nodes_[from], "nothing gets to " + WorkerName(to) + " for " +
                         std::to_string((until - world_->now) / kMillisecond) + " ms");
   network_.Cut(nodes_[from].process, nodes_[to].process, until - world_->now);
+}
+
+void MeshPlane::CutLarge(std::uint32_t from, std::uint32_t to, Instant until) {
+  Say(nodes_[from], "nothing large gets to " + WorkerName(to) + " for " +
+                        std::to_string((until - world_->now) / kMillisecond) + " ms");
+  network_.CutLarge(nodes_[from].process, nodes_[to].process, until - world_->now);
 }
 
 void MeshPlane::Say(const Node& node, const std::string& what) const {

@@ -54,6 +54,7 @@ class ModelPlane final : public Plane {
   void Flip(std::uint32_t worker) override;
   void Agree(std::uint32_t, RunId, GroupId, bool) override {}
   void Cut(std::uint32_t, std::uint32_t, Instant) override {}  // World::links says so
+  void CutLarge(std::uint32_t, std::uint32_t, Instant) override {}
   void Frozen(std::uint32_t worker) override { exchange_.Frozen(worker); }
 
   void Seen(RunId run, const Record& record) override;

@@ -220,6 +220,13 @@ Instant SimNetwork::CutUntil(Process from, Process to) const {
   return cut == cuts_.end() ? Instant{} : cut->second;
 }
 
+Instant SimNetwork::CutUntil(const Wire& wire, const Frame& frame) const {
+  const Instant all = CutUntil(wire.from, *wire.to);
+  if (wire.local || frame.payload.size() == 0) return all;
+  const auto large = large_cuts_.find({wire.from, *wire.to});
+  return large == large_cuts_.end() ? all : std::max(all, large->second);
+}
+
 SimNetwork::WirePtr SimNetwork::Connect(Process from, const Opening& opening) {
   auto wire = std::make_shared<Wire>();
   wire->id = ++wire_ids_;
@@ -323,7 +330,7 @@ void SimNetwork::Pump(const WirePtr& wire) {
 // The oldest frame under way: cuts that grow longer change no order.
 void SimNetwork::Arrive(const WirePtr& wire) {
   const DurationNs delivers = wire->opening.delivers;
-  const Instant cut = CutUntil(wire->from, *wire->to);
+  const Instant cut = CutUntil(*wire, wire->moving.front());
   if (cut > now_ && !wire->over) {
     const bool breaks = !wire->local && delivers != 0 && cut - now_ > delivers;
     if (breaks) {
@@ -387,6 +394,11 @@ void SimNetwork::EndAtReceiver(const WirePtr& wire) {
 
 void SimNetwork::Cut(Process from, Process to, DurationNs time) {
   Instant& until = cuts_[{from, to}];
+  until = std::max(until, now_ + time);
+}
+
+void SimNetwork::CutLarge(Process from, Process to, DurationNs time) {
+  Instant& until = large_cuts_[{from, to}];
   until = std::max(until, now_ + time);
 }
 

@@ -6,8 +6,9 @@
 // no order among each other: who reads gets a frame of any of those that have one.
 //
 // Faults: a path is cut in one direction for a time (what is sent waits; a link whose other host
-// does not acknowledge in time breaks at the sender alone, and what has come by then has come); a
-// link breaks in the middle of a frame; a process ends, with a word to its peers or without. An
+// does not acknowledge in time breaks at the sender alone, and what has come by then has come), or
+// for frames with a payload alone; a link breaks in the middle of a frame; a process ends, with a
+// word to its peers or without. An
 // attacker on the path, who has no key, changes, repeats, swaps, cuts, reflects and takes away
 // frames between hosts, and knocks with what others have shown.
 //
@@ -71,6 +72,9 @@ class SimNetwork {
 
   void StopAttacks() { attacked_ = false; }
   void Cut(Process from, Process to, DurationNs time);
+  // The same of frames that have a payload, which stand for large packets: a frame before one of
+  // those arrives, and one after it waits.
+  void CutLarge(Process from, Process to, DurationNs time);
   // Breaks all links from one to the other, if they are on two hosts.
   void Break(Process from, Process to);
   // Somebody without a key knocks there.
@@ -139,6 +143,7 @@ class SimNetwork {
 
   DurationNs Latency(const Wire& wire);
   Instant CutUntil(Process from, Process to) const;
+  Instant CutUntil(const Wire& wire, const Frame& frame) const;
   WirePtr Connect(Process from, const Opening& opening);
   void Knock(const WirePtr& wire);
   void Answered(const WirePtr& wire, std::optional<std::uint64_t> visitor);
@@ -163,6 +168,7 @@ class SimNetwork {
   std::map<std::string, Process> listening_;
   std::vector<WirePtr> wires_;  // that are not over
   std::map<std::pair<Process, Process>, Instant> cuts_;
+  std::map<std::pair<Process, Process>, Instant> large_cuts_;
   std::uint64_t wire_ids_ = 0;
   std::uint64_t knock_ids_ = 0;
   std::vector<std::pair<std::string, std::string>> seen_;  // what others have shown

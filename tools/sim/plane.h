@@ -87,6 +87,8 @@ class Plane {
 
   // Nothing gets from one to the other until then.
   virtual void Cut(std::uint32_t from, std::uint32_t to, Instant until) = 0;
+  // The same of large packets, while small ones pass.
+  virtual void CutLarge(std::uint32_t from, std::uint32_t to, Instant until) = 0;
   // Its process stands still from now on.
   virtual void Frozen(std::uint32_t) {}
 

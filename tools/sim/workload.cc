@@ -177,6 +177,8 @@ void Describe(Fields& f, NetworkFaults* part) {
   Chance(f, "fetch_fails", &part->fetch_fails, "Of a copy.");
   f.Real("link_cuts_per_s", &part->link_cuts_per_s, {0, 1000},
          "Per worker: its link to another one loses everything for up to link_cut_ms.");
+  f.Real("large_cuts_per_s", &part->large_cuts_per_s, {0, 1000},
+         "The same of large packets alone, as where a path's MTU is smaller than its ends know.");
   Ms(f, "link_cut_ms", &part->link_cut_ms, "See link_cuts_per_s.");
   Chance(f, "one_way", &part->one_way,
          "The part of these links that does so in one direction alone.");

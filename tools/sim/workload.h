@@ -112,6 +112,7 @@ struct NetworkFaults {
   double reduce_fails = 0;
   double fetch_fails = 0;
   double link_cuts_per_s = 0;
+  double large_cuts_per_s = 0;
   double link_cut_ms = 2000;
   double one_way = 0;
   double slow_links_per_s = 0;

@@ -30,8 +30,8 @@ enum class FrameKind : std::uint32_t {
   kChunk = 6,    // the bytes, in order
   kGone = 7,     // answers kFetch: the sender does not have that result; no payload
   kTree = 8,     // a small reduction's row on its way up or down the tree
-  kPing = 9,     // "is something to come from you?"; no payload
-  kPong = 10,    // answers kPing; no payload
+  kPing = 9,     // "is something to come from you?"; no payload, but of a probe (prober.h)
+  kPong = 10,    // answers kPing; with the payload of that
   // Outside of groups (exchange.h). `group` is the puller's number of the pull.
   kNote = 11,     // a PeerMessage
   kPull = 12,     // "send me this PeerItem"

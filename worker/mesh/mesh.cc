@@ -235,7 +235,7 @@ void Mesh::OnFrame(Instant now, const FrameHeader& header, SharedBytes payload) 
     case FrameKind::kFail:
       return OnGroupFrame(now, header, std::move(payload));
     case FrameKind::kPing:
-      return OnPing(now, header);
+      return OnPing(now, header, std::move(payload));
     case FrameKind::kPong:
       if (header.run == directory_.run() && OnPong(now, header)) {
         ++(IsOfLost(header) ? counters_.acknowledgements : counters_.received);
@@ -295,8 +295,8 @@ void Mesh::HearFailures(Instant now) {
 // ---- questions ----
 
 // From any worker that was announced: who is in a group that is not announced here yet, is not
-// known. A peer that gets no answer asks again.
-void Mesh::OnPing(Instant now, const FrameHeader& header) {
+// known. A peer that gets no answer asks again. The answer to a probe is as long as that.
+void Mesh::OnPing(Instant now, const FrameHeader& header, SharedBytes payload) {
   const Result<std::string> endpoint = peers_.EndpointOf(*directory_.Find(header.from));
   if (endpoint.ok()) {
     if (IsOfLost(header)) {
@@ -308,14 +308,17 @@ void Mesh::OnPing(Instant now, const FrameHeader& header) {
   const RunId run = directory_.run();
   bool sent = header.run == run && run != kNoRun && endpoint.ok() && header.stage < kTopics;
   if (sent) {
+    const bool probe = header.stage == static_cast<std::uint32_t>(Topic::kLife);
+    if (!probe || payload.size() > Prober::kBytes) payload = SharedBytes();
     const FrameHeader pong{.kind = FrameKind::kPong,
                            .run = run,
                            .group = header.group,
                            .from = directory_.self(),
                            .to = header.from,
                            .stage = header.stage,
-                           .chunk = static_cast<std::uint32_t>(AnswerTo(now, header, *endpoint))};
-    sent = peers_.Signal(now, *endpoint, pong, SharedBytes());
+                           .chunk = static_cast<std::uint32_t>(AnswerTo(now, header, *endpoint)),
+                           .length = payload.size()};
+    sent = peers_.Signal(now, *endpoint, pong, std::move(payload));
   }
   if (!sent) {
     ++counters_.dropped;

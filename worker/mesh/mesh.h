@@ -242,7 +242,7 @@ class Mesh {
   bool ReceiveOne(Instant now);
   void OnFrame(Instant now, const FrameHeader& header, SharedBytes payload);
   void OnGroupFrame(Instant now, const FrameHeader& header, SharedBytes payload);
-  void OnPing(Instant now, const FrameHeader& header);
+  void OnPing(Instant now, const FrameHeader& header, SharedBytes payload);
   bool OnPong(Instant now, const FrameHeader& header);
   Answer AnswerTo(Instant now, const FrameHeader& ping, const std::string& endpoint);
   void HearFailures(Instant now);

@@ -223,6 +223,7 @@ Link::Sent Peers::HandNext(Peer* peer) {
   const Link::Sent sent = peer->link->Send(frame.first, frame.payload);
   if (sent != Link::Sent::kTaken) return sent;
   if (peer->tcp) {
+    if (!peer->owes_since) peer->owes_since = now_;
     peer->unacknowledged_bytes += BytesOf(frame);
     peer->unacknowledged.push_back(std::move(frame));
     while (peer->unacknowledged_bytes > kMaxUnacknowledged) {
@@ -406,7 +407,10 @@ void Peers::Acknowledged(const std::string& endpoint, std::uint64_t stream, std:
     peer.unacknowledged.pop_front();
     peer.broke_at.reset();
     peer.asked_at.reset();
+    peer.owes_since = now_;
+    peer.vain = 0;
   }
+  if (peer.unacknowledged.empty()) peer.owes_since.reset();
   while (!peer.queue.empty() && came(peer.queue.front())) peer.queue.pop_front();
   if (number >= peer.forgotten) peer.forgotten = 0;
 }
@@ -426,6 +430,9 @@ bool Peers::Lost(const std::string& endpoint, Peer* peer) {
 
 bool Peers::MayResume(Peer* peer) {
   if (!peer->tcp || !peer->stood || peer->refused || peer->forgotten != 0) return false;
+  const bool owes = !peer->unacknowledged.empty() && peer->owes_since;
+  if (peer->stands_since && owes) ++peer->vain;
+  if (owes && peer->vain >= kVain && now_ - *peer->owes_since > timeout_) return false;
   const bool stood = peer->stands_since &&
                      (peer->unacknowledged.empty() || now_ - *peer->stands_since > kReconnect);
   if (stood) peer->broke_at.reset();

@@ -7,9 +7,10 @@
 // When a data connection to another host breaks, another one is made, and what the peer has not
 // acknowledged (Acknowledged, arrivals.h) is sent again over it. Connections that follow each other
 // in this way are one stream. If no new connection can be made within kReconnect, the connection is
-// lost: Service reports it, and its queue is dropped. Two kinds of connection are lost as soon as
-// they break: ipc, which breaks only when the peer's process ends, and one that the peer has never
-// accepted.
+// lost: Service reports it, and its queue is dropped. So it is where connections are made and
+// nothing comes there through kVain of them, for the time limit: a path may swallow what is larger
+// than a handshake. Two kinds of connection are lost as soon as they break: ipc, which breaks only
+// when the peer's process ends, and one that the peer has never accepted.
 //
 // Signals (pings and pongs) may be lost, and do not wait behind data. A broken signal connection is
 // made anew by the next signal; attempts are at least kSignalReconnect apart.
@@ -51,6 +52,7 @@ class Peers {
   // something that was acknowledged, and with the first frame after all were acknowledged.
   static constexpr DurationNs kReconnect = 200 * kMillisecond;
   static constexpr DurationNs kRetry = 10 * kMillisecond;
+  static constexpr int kVain = 2;
   // A replacement that the peer has not accepted within this time is lost. Under CURVE a peer that
   // no longer knows this worker gives no answer.
   static constexpr DurationNs kHandshake = 500 * kMillisecond;
@@ -182,8 +184,10 @@ class Peers {
     bool refused = false;         // the peer has refused one
     std::optional<Instant> stands_since;  // this connection
     std::optional<Instant> broke_at;
-    std::optional<Instant> again_at;  // broken: the next attempt
-    std::optional<Instant> asked_at;  // first, since anything was on its way or acknowledged
+    std::optional<Instant> again_at;    // broken: the next attempt
+    std::optional<Instant> asked_at;    // first, since anything was on its way or acknowledged
+    std::optional<Instant> owes_since;  // nothing was acknowledged since, though something was sent
+    int vain = 0;                       // connections since then that stood, and broke
   };
   struct SentTo {
     Topic topic = Topic::kGroup;
@@ -200,10 +204,10 @@ class Peers {
   Status Open(Opening opening, Connection* connection);
   Status OpenData(const std::string& endpoint, bool again, Peer* peer);
   static void Seal(Sealer* sealer, Frame* frame);
-  static Link::Sent HandNext(Peer* peer);
+  Link::Sent HandNext(Peer* peer);
   Result<Peer*> Connect(const std::string& endpoint);
   SignalConnection* ConnectSignals(Instant now, const std::string& endpoint);
-  static void Flush(Peer* peer);
+  void Flush(Peer* peer);
   bool Broken(Peer* peer);
   bool Lost(const std::string& endpoint, Peer* peer);
   bool MayResume(Peer* peer);

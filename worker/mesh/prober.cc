@@ -1,6 +1,7 @@
 #include "worker/mesh/prober.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace prd {
 
@@ -18,10 +19,13 @@ void Prober::Ask(Instant now) {
   ask_at_ = now + kInterval;
   const auto end =
       targets_.begin() + static_cast<std::ptrdiff_t>(std::min(targets_.size(), kAtOnce));
+  SharedBytes bytes(kBytes);
+  std::memset(bytes.data(), 0, kBytes);
   for (auto target = targets_.begin(); target != end; ++target) {
-    const FrameHeader ping =
+    FrameHeader ping =
         PingOf(Topic::kLife, 0, directory_->run(), directory_->self(), target->member.incarnation);
-    (void)peers_->Signal(now, target->endpoint, ping, SharedBytes());
+    ping.length = kBytes;
+    (void)peers_->Signal(now, target->endpoint, ping, bytes);
   }
   std::rotate(targets_.begin(), end, targets_.end());
 }

@@ -1,4 +1,7 @@
 // Asks peers whether they answer, beside all else: each until it has.
+//
+// A question and its answer are as large as what a path carries at once, in both directions: a path
+// may swallow large packets while small ones pass.
 #ifndef PRD_WORKER_MESH_PROBER_H_
 #define PRD_WORKER_MESH_PROBER_H_
 
@@ -19,6 +22,8 @@ class Prober {
   // Targets that are asked at once, in turns.
   static constexpr std::size_t kAtOnce = 64;
   static constexpr DurationNs kInterval = 250 * kMillisecond;
+  // Of a question: more than a packet of any Ethernet.
+  static constexpr std::size_t kBytes = 16 << 10;
 
   // The pointers outlive it.
   Prober(Peers* peers, const Directory* directory) : peers_(peers), directory_(directory) {}
