@@ -319,7 +319,9 @@ struct ActionText {
     return "merge pending of shard " + std::to_string(merge.shard);
   }
   std::string operator()(const ReadShard& read) const {
-    return Line("read shard " + std::to_string(read.shard)).Add("pull", read.ticket);
+    return Line("read shard " + std::to_string(read.shard))
+        .Add("pull", read.ticket)
+        .AddFlag("keeps move", read.keeps_move);
   }
   std::string operator()(const ForgetShard& forget) const {
     return "forget shard " + std::to_string(forget.shard);

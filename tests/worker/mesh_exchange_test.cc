@@ -399,13 +399,17 @@ class Store {
     for (std::size_t i = 0; i < kept.values.size(); ++i) kept.values[i] += kept.pending[i];
     kept.pending.assign(kept.pending.size(), 0);
   }
-  void Read(std::size_t w, std::size_t owner, std::uint32_t shard) {
+  void Read(std::size_t w, std::size_t owner, std::uint32_t shard, bool keeps_move) {
     std::vector<double> expected = Parameters(w);
-    Do(w, ReadShard{shard, w == owner ? 0 : Pull(w, owner, PeerItem::Kind::kShard, shard)});
+    const Ticket ticket = w == owner ? 0 : Pull(w, owner, PeerItem::Kind::kShard, shard);
+    Do(w, ReadShard{shard, ticket, keeps_move});
     const std::vector<double>& values = kept_[owner].at(shard).values;
-    const auto at = static_cast<std::ptrdiff_t>(Elements(shard).begin);
-    std::copy(values.begin(), values.end(), expected.begin() + at);
-    std::copy(values.begin(), values.end(), base_[w].begin() + at);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const std::size_t at = Elements(shard).begin + i;
+      const double move = expected[at] - base_[w][at];
+      expected[at] = keeps_move ? move + values[i] : values[i];
+      base_[w][at] = values[i];
+    }
     ASSERT_EQ(Parameters(w), expected);
   }
 
@@ -447,7 +451,7 @@ TEST(MeshExchangeTest, AStoreIsWhatAPlainOneIs) {
         if (what == 0) store.Train(w, prng.Unit());
         if (what >= 1 && what <= 3) store.Push(w, owner[s], s, prng.Unit(), lockstep);
         if (what == 4 && lockstep) store.Merge(owner[s], s);
-        if (what == 5 || what == 6) store.Read(w, owner[s], s);
+        if (what == 5 || what == 6) store.Read(w, owner[s], s, what == 6);
         if (what == 7 && w != owner[s]) {
           store.KeepOf(w, owner[s], s);
           store.Do(owner[s], ForgetShard{s});
@@ -456,7 +460,7 @@ TEST(MeshExchangeTest, AStoreIsWhatAPlainOneIs) {
         if (::testing::Test::HasFailure()) return;
       }
       for (std::size_t w = 0; w < kWorkers; ++w) {
-        for (std::uint32_t s = 0; s < kShards; ++s) store.Read(w, owner[s], s);
+        for (std::uint32_t s = 0; s < kShards; ++s) store.Read(w, owner[s], s, false);
         EXPECT_EQ(store.Parameters(w), store.Parameters(0));
         EXPECT_EQ(store.job()[w].mesh().exchanged().held_bytes, 0u);
       }

@@ -184,11 +184,14 @@ TEST_P(SessionStateTest, AveragedStateIsAsAParameterAndTheRestIsOnesOwn) {
     model.step = static_cast<float>(rank + 1);
     std::int64_t applied = 0;
     bool done = false;
+    const auto write = [&](Model* of) {  // as a forward pass does
+      for (double& value : of->written) value += rank + 1;
+      added += rank + 1;
+    };
     for (int step = 0; by_goal ? !done : step < kSteps; ++step) {
       model.Remember();
       model.gradient.assign(kSize, static_cast<float>(rank + 1));
-      for (double& value : model.written) value += rank + 1;  // as a forward pass does
-      added += rank + 1;
+      write(&model);
       model.ExpectUntouched();
       const float before = model.own[0];
       const Result<StepResult> result = session->Step({.samples = 1});
@@ -201,6 +204,7 @@ TEST_P(SessionStateTest, AveragedStateIsAsAParameterAndTheRestIsOnesOwn) {
       applied += std::lround((model.own[0] - before) / model.step);
     }
     EXPECT_GT(applied, 0);
+    write(&model);  // after the last step
     if (!TrainsInGroups(plan)) meeting.Come();
     const Status finished = session->Finish();
     ASSERT_TRUE(finished.ok()) << finished.ToString();

@@ -81,7 +81,7 @@ TEST_F(ShardStoreTest, OneWorkerAloneHasAllAtOnce) {
   store.Push(now, 1, 1.0, 1, &actions);
   EXPECT_TRUE(store.pushed());
   EXPECT_EQ(Take<AddDelta>().size(), 2u);
-  store.Read(now, 1, &actions);
+  store.Read(now, 1, false, &actions);
   EXPECT_TRUE(store.TakeRead());
   EXPECT_EQ(Take<ReadShard>().size(), 2u);
 }
@@ -170,7 +170,7 @@ TEST_F(ShardStoreTest, EarlyOnesWaitAndOldOnesComeToNothing) {
 TEST_F(ShardStoreTest, APlacementCallsOffWhatIsUnderWayAndItBeginsAnew) {
   Place({{.owner = 1}});
   Open();
-  store.Read(now, 4, &actions);
+  store.Read(now, 4, false, &actions);
   EXPECT_EQ(Take<StartPull>().size(), 1u);
   store.Push(now, 5, 1, 2, &actions);
   actions.clear();

@@ -153,10 +153,12 @@ struct MergePending {
   std::uint32_t shard = 0;
 };
 // The part of the parameters in this shard, and what was read last there, become the values that
-// were pulled; ticket 0: of the shard kept here.
+// were pulled; ticket 0: of the shard kept here. `keeps_move`: the parameters have, beside these
+// values, what they have moved since they were read last.
 struct ReadShard {
   std::uint32_t shard = 0;
   Ticket ticket = 0;
+  bool keeps_move = false;
 };
 struct ForgetShard {
   std::uint32_t shard = 0;

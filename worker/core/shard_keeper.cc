@@ -182,9 +182,10 @@ void ShardKeeper::MergeUpTo(std::uint32_t shard, std::int64_t clock, Actions* ou
   out->push_back(MergePending{shard});
 }
 
-std::int64_t ShardKeeper::ReadOwn(std::uint32_t shard, std::int64_t clock, Actions* out) {
+std::int64_t ShardKeeper::ReadOwn(std::uint32_t shard, std::int64_t clock, bool keeps_move,
+                                  Actions* out) {
   MergeUpTo(shard, clock, out);
-  out->push_back(ReadShard{.shard = shard, .ticket = 0});
+  out->push_back(ReadShard{.shard = shard, .ticket = 0, .keeps_move = keeps_move});
   return kept_.at(shard).version;
 }
 

@@ -98,7 +98,7 @@ class ShardKeeper {
   // This worker's own update of a shard that it owns, with the note that it would offer it with.
   void AddOwn(Instant now, const PeerMessage& note, Actions* out);
   // Reads the shard, which is owned here, at this clock. Returns its version.
-  std::int64_t ReadOwn(std::uint32_t shard, std::int64_t clock, Actions* out);
+  std::int64_t ReadOwn(std::uint32_t shard, std::int64_t clock, bool keeps_move, Actions* out);
   // Own updates that are stored since the last call.
   std::vector<PeerItem> TakeStored() { return std::exchange(stored_, {}); }
 

@@ -130,9 +130,9 @@ void ShardStore::TakeOwnStored() {
 
 // ---- reading ----
 
-void ShardStore::Read(Instant now, std::int64_t clock, Actions* out) {
+void ShardStore::Read(Instant now, std::int64_t clock, bool keeps_move, Actions* out) {
   reads_.Clear(out);
-  read_ = {.wanted = true, .begun = false, .clock = clock, .left = 0};
+  read_ = {.wanted = true, .begun = false, .clock = clock, .keeps_move = keeps_move, .left = 0};
   if (open_) BeginRead(now, out);
 }
 
@@ -146,7 +146,7 @@ void ShardStore::BeginRead(Instant now, Actions* out) {
   for (std::size_t i = 0; i < shards; ++i) {
     const auto shard = static_cast<std::uint32_t>((first + i) % shards);
     if (map.Owner(shard) == map.self()) {
-      versions_[shard] = keeper_.ReadOwn(shard, read_.clock, out);
+      versions_[shard] = keeper_.ReadOwn(shard, read_.clock, read_.keeps_move, out);
       continue;
     }
     ++read_.left;
@@ -234,7 +234,8 @@ void ShardStore::OnPulled(Instant now, Ticket ticket, const Status& status,
   }
   if (status.ok()) {
     reads_.Succeeded(ticket);
-    out->push_back(ReadShard{.shard = pull->parcel.shard, .ticket = ticket});
+    out->push_back(
+        ReadShard{.shard = pull->parcel.shard, .ticket = ticket, .keeps_move = read_.keeps_move});
     versions_[pull->parcel.shard] = enclosure.version;
     --read_.left;
   } else {

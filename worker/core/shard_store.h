@@ -49,8 +49,9 @@ class ShardStore {
   bool pushed() const { return push_.clock > 0 && push_.left == 0; }
 
   // Reads all shards at this clock into the parameters; all anew under each placement that comes
-  // before that is through. REQUIRES: the training loop is in a call until TakeRead or StopReading.
-  void Read(Instant now, std::int64_t clock, Actions* out);
+  // before that is through. `keeps_move`: as in ReadShard. REQUIRES: the training loop is in a call
+  // until TakeRead or StopReading.
+  void Read(Instant now, std::int64_t clock, bool keeps_move, Actions* out);
   void StopReading(Actions* out);
   // True once per Read, when it is through.
   bool TakeRead();
@@ -78,6 +79,7 @@ class ShardStore {
     bool wanted = false;
     bool begun = false;
     std::int64_t clock = 0;
+    bool keeps_move = false;
     std::size_t left = 0;
   };
 

@@ -69,7 +69,8 @@ void StoreProtocol::Continue(Actions* out) {
   const bool reads = aim == Aim::kJoin || aim == Aim::kStep;
   if (next_ == Next::kMayRead && reads && !awaits_placement_) {
     next_ = Next::kRead;
-    store_.Read(c.now, c.step.iteration, out);
+    keeps_move_ = false;
+    store_.Read(c.now, c.step.iteration, keeps_move_, out);
   }
   if (next_ == Next::kRead && store_.TakeRead()) {
     next_ = Next::kNone;
@@ -107,9 +108,11 @@ bool StoreProtocol::DelaysFinal(Actions* out) {
   const GroupId id = c.work.held_group()->id;
   if (final_read_ == id) return false;
   if (final_reading_ != id || next_ != Next::kRead) {
+    // What the loop wrote after its last step counts. Of a step that was given up nothing does.
+    if (next_ != Next::kRead) keeps_move_ = next_ == Next::kNone;
     final_reading_ = id;
     next_ = Next::kRead;
-    store_.Read(c.now, c.step.iteration, out);
+    store_.Read(c.now, c.step.iteration, keeps_move_, out);
   }
   if (!store_.TakeRead()) return true;
   next_ = Next::kNone;
@@ -143,7 +146,7 @@ void StoreProtocol::OnPlacement(const Placement& placement, Actions* out) {
   awaits_placement_ = false;
   if (placement.at > c.step.iteration) {
     c.step.iteration = placement.at;
-    if (next_ == Next::kRead) store_.Read(c.now, c.step.iteration, out);
+    if (next_ == Next::kRead) store_.Read(c.now, c.step.iteration, keeps_move_, out);
     if (next_ == Next::kNone) {  // its parameters are of an older clock: what it computes is lost
       next_ = Next::kMayRead;
       joins_ = true;

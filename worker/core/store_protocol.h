@@ -46,6 +46,7 @@ class StoreProtocol : public StepProtocol {
   bool joins_ = false;                // the step in progress ends with the job's replica instead
   bool counts_ = false;               // its work is in the update
   bool awaits_placement_ = false;     // resumed, and in none since
+  bool keeps_move_ = false;           // the reading in progress does
   std::uint32_t workers_ = 0;         // training, as the newest answer says
   GroupId final_reading_ = kNoGroup;  // the group that shards were read for last
   GroupId final_read_ = kNoGroup;     // the group that all of them were read for

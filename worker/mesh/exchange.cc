@@ -180,7 +180,7 @@ void Exchange::Do(Instant, const AddDelta& action) {
 }
 
 void Exchange::Do(Instant, const ReadShard& action) {
-  shards_.Read(action.shard, pulls_.Use(action.ticket));
+  shards_.Read(action.shard, pulls_.Use(action.ticket), action.keeps_move);
 }
 
 // ---- turns ----

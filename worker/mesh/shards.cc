@@ -116,7 +116,7 @@ void Shards::Merge(std::uint32_t shard) {
   kept.state.reset();
 }
 
-void Shards::Read(std::uint32_t shard, std::shared_ptr<const Buffer> values) {
+void Shards::Read(std::uint32_t shard, std::shared_ptr<const Buffer> values, bool keeps_move) {
   const ByteRange range = RangeOf(shard);
   // A device reads it later, when the shard itself may have changed.
   if (values == nullptr && store_->memory->device()) values = Values(shard).buffer;
@@ -126,8 +126,17 @@ void Shards::Read(std::uint32_t shard, std::shared_ptr<const Buffer> values) {
   PRD_CHECK(store_->base.size() == store_->parameters.bytes());
   store_->AboutToChange();
   const Memory::Place to[] = {Memory::Tensors(), Memory::In(store_->base.data() + range.begin)};
-  const Memory::Input from = {Memory::InHost(values->data(), values)};
-  store_->memory->Combine(store_->parameters, range.begin, range.length, to, std::span(&from, 1));
+  const Memory::Input read = {Memory::InHost(values->data(), values)};
+  const auto combine = [&](std::span<const Memory::Place> into,
+                           std::initializer_list<Memory::Input> from) {
+    store_->memory->Combine(store_->parameters, range.begin, range.length, into, from);
+  };
+  if (keeps_move) {
+    combine(std::span(to, 1), {{to[0]}, {to[1], {-1, -1}}, read});
+    combine(std::span(to + 1, 1), {read});
+  } else {
+    combine(to, {read});
+  }
   store_->averaged.Written();
 }
 

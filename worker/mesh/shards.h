@@ -58,7 +58,7 @@ class Shards {
   void Keep(std::uint32_t shard, std::shared_ptr<Buffer> state);
   void Add(std::uint32_t shard, const Buffer* delta, double factor, bool pending);
   void Merge(std::uint32_t shard);
-  void Read(std::uint32_t shard, std::shared_ptr<const Buffer> values);
+  void Read(std::uint32_t shard, std::shared_ptr<const Buffer> values, bool keeps_move);
   void Forget(std::uint32_t shard) { kept_.erase(shard); }
 
   // Without a buffer where there is none: the shard is not kept, no delta was taken.

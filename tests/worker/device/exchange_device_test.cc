@@ -149,7 +149,8 @@ class Shared {
     Prng& prng = jobs_.prng();
     const auto s = static_cast<std::uint32_t>(prng.Below(kShards));
     const auto w = static_cast<std::size_t>(prng.Below(kWorkers));
-    switch (prng.Below(7)) {
+    const std::uint64_t what = prng.Below(7);
+    switch (what) {
       case 0:
         return Train(w, prng.Unit());
       case 1:
@@ -161,7 +162,7 @@ class Shared {
         return;
       case 4:
       case 5:
-        return jobs_.Do(w, ReadShard{s, Get(w, owner_[s], PeerItem::Kind::kShard, s)});
+        return jobs_.Do(w, ReadShard{s, Get(w, owner_[s], PeerItem::Kind::kShard, s), what == 5});
       default:
         return Move(w, s);
     }
