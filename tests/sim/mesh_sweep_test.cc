@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <string>
+#include <utility>
 
 #include "engines/registry.h"
 #include "tests/sim/planted.h"
@@ -48,6 +50,35 @@ TEST(MeshSweepTest, ARunFollowsFromItsSeed) {
   const SweepResult sweep =
       Sweep(FaultWorkloads(), {.first_seed = 1, .seeds = 60, .plane = MakeMeshPlane});
   EXPECT_TRUE(sweep.failures.empty());
+}
+
+// A path that carries handshakes and questions, and nothing large, is a broken link: the job names
+// it once, goes on without it, and names it again when large packets pass.
+TEST(MeshSweepTest, APathWithoutLargePacketsIsABrokenLink) {
+  Workload workload = FromText(
+      "[job]\nname = \"sim\"\nengine = \"hop\"\nlease_ms = 400\nheartbeat_ms = "
+      "100\n[cluster]\nworkers = 4\n"
+      "workers_per_host = 1\nsteps = 800\nseconds = 120.0\n[compute]\nmean_ms = 50.0\n"
+      "[faults]\nuntil_ms = 10000.0\nlarge_cuts_per_s = 0.1\nlink_cut_ms = 20000.0\n"
+      "one_way = 0.5\n");
+  for (const char* engine : {"all-reduce", "p-reduce", "hop", "ssp"}) {
+    workload.job.engine = ParseEngine(engine).value();
+    std::map<std::pair<Rank, Rank>, bool> works;
+    int broken = 0;
+    RunOptions options{.plane = MakeMeshPlane};
+    options.on_record = [&](const Record& record) {
+      const auto* link = std::get_if<LinkChanged>(&record.body);
+      if (link == nullptr) return;
+      works[{link->a, link->b}] = link->works;
+      if (!link->works) ++broken;
+    };
+    const RunResult run = Simulate(workload, options);
+    EXPECT_EQ(run.invariant, "") << engine << ": " << run.violation;
+    EXPECT_TRUE(run.all_finished) << engine;
+    EXPECT_GT(broken, 0) << engine;
+    EXPECT_LE(broken, 6) << engine;
+    for (const auto& [pair, whole] : works) EXPECT_TRUE(whole) << engine;
+  }
 }
 
 // One of four workers is killed before one of the things that its mesh does, from its start on: in

@@ -305,6 +305,27 @@ TEST(MeshLinksTest, AProbeFindsOutWhenALinkWorksAgain) {
   ASSERT_TRUE(links.Until([&] { return probed(0).size() == 3; })) << "a new Probe asks anew";
 }
 
+// What is answered in small is asked in large: of several, each in turn, and the answers are large.
+TEST(MeshLinksTest, APathThatSwallowsLargePacketsIsNotWhole) {
+  for (const auto& [from, to] : {std::pair(0, 1), std::pair(1, 0)}) {
+    Links links(3, Plan{}, kByRing);
+    const std::vector<std::pair<Rank, Incarnation>>& probed = links.job[0].node->probed;
+    links.wires.Set(from, to, State::kSmall);
+    SharedList<GroupMember> targets;
+    for (const std::size_t m : {1, 2}) targets.push_back(links.job[m].node->AsMember(0));
+    links.job[0].mesh().Probe(links.now, links.wires.SeenBy(0, targets));
+    for (int i = 0; i < 8; ++i) links.Later(kSecond);
+    ASSERT_TRUE(links.Until([&] { return !probed.empty(); }));
+    for (int i = 0; i < 8; ++i) links.Later(kSecond);
+    ASSERT_EQ(probed.size(), 1u);
+    EXPECT_EQ(probed[0].first, links.RankOf(2));
+    links.wires.Set(from, to, State::kWhole);
+    links.Later(kSecond);
+    ASSERT_TRUE(links.Until([&] { return probed.size() == 2; }));
+    EXPECT_EQ(probed[1].first, links.RankOf(1));
+  }
+}
+
 TEST(MeshLinksTest, AProbeEndsWithItsReplacementItsIncarnationAndItsRun) {
   enum class How { kNone, kOther, kNewIncarnation, kNewRun };
   for (const How how : {How::kNone, How::kOther, How::kNewIncarnation, How::kNewRun}) {

@@ -99,6 +99,7 @@ void Wires::Carry(Wire* wire) {
         DecodeHeader({static_cast<const std::byte*>(frame.header.data()), frame.header.size()},
                      frame.payload.size());
     if (!header || wire->state == State::kCut) continue;
+    if (wire->state == State::kSmall && frame.payload.size() != 0) continue;
     if (!IsSignal(header->kind) || wire->state == State::kWhole) {
       wire->waiting.push_back(std::move(frame));
       continue;

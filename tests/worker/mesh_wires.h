@@ -23,7 +23,8 @@ class Wires {
   // The members as that node is to see them: every other one at the end of a wire.
   SharedList<GroupMember> SeenBy(std::size_t node, const SharedList<GroupMember>& members) const;
 
-  enum class State { kWhole, kCut, kSlow };  // kSlow: only pings and pongs arrive
+  // kSlow: only pings and pongs arrive. kSmall: what has a payload gets lost.
+  enum class State { kWhole, kCut, kSlow, kSmall };
   // What waits on a slow wire arrives once the wire is whole.
   void Set(std::size_t from, std::size_t to, State state);
   void SetBoth(std::size_t a, std::size_t b, State state) {

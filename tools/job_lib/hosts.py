@@ -99,6 +99,22 @@ class Hosts:
         for at, to in ((host, other),) if one_way else ((host, other), (other, host)):
             self.spaces[at + 1].run(f"ip -{6 if self.ipv6 else 4} route {change} blackhole {self.address(to)}")
 
+    def join(self, host, other):
+        """A link of their own between the two, without a limit of its bandwidth."""
+        switch = self.spaces[0]
+        switch.run("ip link add direct type bridge")
+        switch.run("ip link set direct up")
+        for at, to in ((host, other), (other, host)):
+            space = self.spaces[at + 1]
+            switch.run(f"ip link add direct{at} type veth peer name eth1 netns {space.holder.pid}")
+            switch.run(f"ip link set direct{at} master direct up")
+            space.run("ip link set eth1 up gso_max_segs 1")  # each packet is one on the wire
+            space.run(f"ip -{6 if self.ipv6 else 4} route add {self.address(to)} dev eth1")
+
+    def set_direct_mtu(self, host, mtu):
+        """What is larger gets lost in the middle of the link that `host` has from join; its ends know of 1500 bytes."""
+        self.spaces[0].run(f"ip link set direct{host} mtu {mtu}")
+
     def address(self, host):
         return f"fd77::{host + 1}" if self.ipv6 else f"10.77.0.{host + 1}"
 

@@ -48,11 +48,14 @@ void MeshFaults::Do() {
   if ((drawn -= setting.cuts) < 0) {
     ++world_->result.cuts;
     const DurationNs time = world_->DelayNs(world_->prng.Below(3) == 0 ? 3e9 : 2e8);
-    world_->Say("nothing gets from " + first + " to " + WorkerName(b->number) + " for " +
-                std::to_string(time / kMillisecond) + " ms");
+    const bool large_alone = world_->prng.Below(4) == 0;
+    world_->Say("nothing " + std::string(large_alone ? "large " : "") + "gets from " + first +
+                " to " + WorkerName(b->number) + " for " + std::to_string(time / kMillisecond) +
+                " ms");
     Disturb(a->number, b->number, time);
-    world_->network.Cut(a->process, b->process, time);
-    if (world_->prng.Below(2) == 0) world_->network.Cut(b->process, a->process, time);
+    const auto cut = large_alone ? &SimNetwork::CutLarge : &SimNetwork::Cut;
+    (world_->network.*cut)(a->process, b->process, time);
+    if (world_->prng.Below(2) == 0) (world_->network.*cut)(b->process, a->process, time);
     return;
   }
   if ((drawn -= setting.kills) < 0) {

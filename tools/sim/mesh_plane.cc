@@ -267,7 +267,8 @@ void MeshPlane::Start(std::uint32_t worker, Incarnation incarnation, bool accumu
                         .keys = mesh::KeyPair(++processes_ % 256),
                         .secret_of = mesh::KnownSecret,
                         .chunk_bytes = chunk_bytes_,
-                        .direct_bytes = direct_bytes_};
+                        .direct_bytes = direct_bytes_,
+                        .probe_bytes = 8 * chunk_bytes_};
   Result<std::unique_ptr<Mesh>> made =
       Mesh::Create(std::move(transport), options, node.replica.store(), &node);
   PRD_CHECK(made.ok());

@@ -188,6 +188,7 @@ void MeshRun::Start(Worker* worker) {
                         .secret_of = KnownSecret,
                         .chunk_bytes = setting.chunk_bytes,
                         .direct_bytes = setting.direct_bytes,
+                        .probe_bytes = 8 * setting.chunk_bytes,
                         .early_bytes = setting.early_bytes};
   Result<std::unique_ptr<Mesh>> mesh =
       Mesh::Create(std::move(transport), options, worker->replica.store(), worker->events.get());

@@ -7,7 +7,7 @@
 namespace prd {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x65647270;  // "prde": the e is the version, after d
+constexpr std::uint32_t kMagic = 0x66647270;  // "prdf": the f is the version, after e
 
 struct Writer {
   std::byte* at;

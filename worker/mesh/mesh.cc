@@ -50,7 +50,7 @@ Mesh::Mesh(std::unique_ptr<Transport> transport, Options options, const MeshKeyP
           [store] { store->memory->Sweep(); }),
       copies_(store, &peers_, &directory_, &buffers_, options_.chunk_bytes),
       exchange_(store, &peers_, events, options_.chunk_bytes),
-      prober_(&peers_, &directory_) {
+      prober_(&peers_, &directory_, options_.probe_bytes) {
   directory_.Join(options_.incarnation, kNoRun);
   copies_.Join({}, timeout_);
 }
@@ -75,7 +75,7 @@ void Mesh::UseMemory(std::unique_ptr<Memory> memory, std::unique_ptr<DevicePlane
 }
 
 std::size_t Mesh::Options::LongestPart() const {
-  return std::max({chunk_bytes, direct_bytes, kMaxOtherBytes});
+  return std::max({chunk_bytes, direct_bytes, probe_bytes, kMaxOtherBytes});
 }
 
 void Mesh::SetIncarnation(Incarnation incarnation) {
@@ -309,7 +309,7 @@ void Mesh::OnPing(Instant now, const FrameHeader& header, SharedBytes payload) {
   bool sent = header.run == run && run != kNoRun && endpoint.ok() && header.stage < kTopics;
   if (sent) {
     const bool probe = header.stage == static_cast<std::uint32_t>(Topic::kLife);
-    if (!probe || payload.size() > Prober::kBytes) payload = SharedBytes();
+    if (!probe || payload.size() > options_.probe_bytes) payload = SharedBytes();
     const FrameHeader pong{.kind = FrameKind::kPong,
                            .run = run,
                            .group = header.group,
@@ -363,7 +363,7 @@ bool Mesh::OnPong(Instant now, const FrameHeader& header) {
     case Topic::kLife: {
       const bool over = header.chunk == static_cast<std::uint32_t>(Answer::kOver);
       if (IsOfLost(header) && over) peers_.NothingLost(header.from, header.group);
-      const std::optional<Rank> rank = prober_.Answered(header.from);
+      const std::optional<Rank> rank = prober_.Answered(now, header.from, header.length);
       if (rank) events_->OnProbed(*rank, header.from);
       return rank || IsOfLost(header);
     }

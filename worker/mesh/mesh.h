@@ -105,6 +105,8 @@ class Mesh {
     DurationNs timeout = 0;             // for a silent peer's answer; 0: the lease
     std::size_t chunk_bytes = kChunkBytes;
     std::size_t direct_bytes = kDirectBytes;
+    // What Probe finds out whether a path carries it: more than a jumbo frame of Ethernet (9,000).
+    std::size_t probe_bytes = 9 << 10;
     // Frames for groups not announced here yet are kept up to so many bytes, or two rows if that is
     // more.
     std::size_t early_bytes = 16 << 20;

@@ -1,17 +1,20 @@
 // Asks peers whether they answer, beside all else: each until it has.
 //
-// A question and its answer are as large as what a path carries at once, in both directions: a path
-// may swallow large packets while small ones pass.
+// A path may swallow large packets while small ones pass. So a peer that has answered a small
+// question is asked a large one, and answers that with as many bytes. One large question at a time
+// is on its way: a slow link has other things to carry.
 #ifndef PRD_WORKER_MESH_PROBER_H_
 #define PRD_WORKER_MESH_PROBER_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <optional>
 #include <string>
 
 #include "common/base/messages.h"
 #include "common/base/time.h"
+#include "worker/memory/shared_bytes.h"
 #include "worker/mesh/directory.h"
 #include "worker/mesh/peers.h"
 
@@ -22,31 +25,36 @@ class Prober {
   // Targets that are asked at once, in turns.
   static constexpr std::size_t kAtOnce = 64;
   static constexpr DurationNs kInterval = 250 * kMillisecond;
-  // Of a question: more than a packet of any Ethernet.
-  static constexpr std::size_t kBytes = 16 << 10;
-
-  // The pointers outlive it.
-  Prober(Peers* peers, const Directory* directory) : peers_(peers), directory_(directory) {}
+  // The pointers outlive it. A large question has so many bytes.
+  Prober(Peers* peers, const Directory* directory, std::size_t large_bytes)
+      : peers_(peers), directory_(directory), large_bytes_(large_bytes) {}
 
   // Asks these, from now on, instead of those before.
   void Start(Instant now, const SharedList<GroupMember>& targets);
   // Asks those that are due.
   void Ask(Instant now);
-  // The rank of the target that has answered. nullopt: it is none, or has answered before.
-  std::optional<Rank> Answered(Incarnation from);
+  // An answer of so many bytes. Gives the rank of the target if its path carries large packets,
+  // too. nullopt: that is not known yet, or was known before, or it is no target.
+  std::optional<Rank> Answered(Instant now, Incarnation from, std::uint64_t bytes);
   void Forget(Incarnation member);
-  void Clear() { targets_.clear(); }
+  void Clear();
   std::optional<Instant> NextDeadline() const;
 
  private:
   struct Target {
     GroupMember member;
     std::string endpoint;
+    bool answered = false;  // a small question
   };
+
+  void AskLarge(Instant now);
+  void Send(Instant now, const Target& target, SharedBytes payload);
 
   Peers* peers_;
   const Directory* directory_;
+  std::size_t large_bytes_;
   std::deque<Target> targets_;  // that have not answered; those to be asked next in front
+  Incarnation large_ = 0;       // the large question on its way is to this one; 0: none is
   Instant ask_at_;
 };
 
