@@ -118,6 +118,20 @@ prd::Status CheckFolders(const prd::Config& config) {
                                         : prd::Status::Ok();
 }
 
+// Jobs in which one slow worker holds up all, by a line each: the file is right, and may not be
+// what was meant.
+std::string Paces(const prd::Config& config) {
+  std::string lines;
+  for (const prd::JobRule& rule : config.jobs) {
+    const int workers = rule.spec.workers != 0 ? rule.spec.workers : rule.spec.max_workers;
+    const std::string why = prd::SlowestSetsPace(rule.spec.engine, workers);
+    if (why.empty()) continue;
+    lines +=
+        config.file + ":" + std::to_string(rule.line) + ": job " + rule.pattern + ": " + why + "\n";
+  }
+  return lines;
+}
+
 // Blocked in this thread and, as they inherit it, in all that the libraries start.
 int BlockSignals() {
   sigset_t set;
@@ -236,7 +250,7 @@ int main(int argc, char** argv) {
     }
     const std::string& listen = config->daemon.listen;
     return Print(file + ": ok: " + std::to_string(config->jobs.size()) + " [[job]], listens on " +
-                 (listen.empty() ? "an ipc socket of its own" : listen) + "\n");
+                 (listen.empty() ? "an ipc socket of its own" : listen) + "\n" + Paces(*config));
   }
   return Serve(std::move(*config), own.get());
 }

@@ -243,6 +243,13 @@ TEST(DaemonFlags, AConfigIsCheckedByLine) {
   const Ended good = RunDaemon({"--check-config", "--config", PRD_SOURCE_DIR "/config/prd.toml"});
   EXPECT_EQ(good.code, 0) << good.output;
   EXPECT_THAT(good.output, HasSubstr(": ok"));
+  std::ofstream(dir / "slow.toml") << "[[job]]\nname = \"fast\"\nengine = \"p-reduce\"\n"
+                                      "[[job]]\nname = \"ring\"\nengine = \"hop\"\n"
+                                      "[job.hop]\nmax_jump = 5\n";
+  const Ended slow = RunDaemon({"--check-config", "--config", dir / "slow.toml"});
+  EXPECT_EQ(slow.code, 0) << slow.output;
+  EXPECT_THAT(slow.output, HasSubstr("slow.toml:4: job ring: backups 0 and staleness 0"));
+  EXPECT_THAT(slow.output, ::testing::Not(HasSubstr("job fast")));
   std::ofstream(dir / "bad.toml") << "[daemon]\nlistn = \"x\"\n[[job]]\nname = \"*\"\n"
                                      "engine = \"p-reduce\"\n[job.p-reduce]\ngroup_size = 1\n";
   const Ended bad = RunDaemon({"--check-config", "--config", dir / "bad.toml"});
