@@ -45,11 +45,11 @@ void Daemon::Turn(Instant now) {
 void Daemon::TakeMessages(Instant now, bool hellos) {
   const std::int64_t wall_ns = WallNs();
   WorkerSocket::Turn turn;
-  while (workers_->Receive(now, gate_.get(), &turn, &envelope_)) {
+  while (const WorkerEnvelope* envelope = workers_->Receive(now, gate_.get(), &turn)) {
     // Before its answer a worker repeats its Hello, so the next daemon will get it.
-    if (!hellos && std::holds_alternative<Hello>(envelope_.body)) continue;
-    if (workers_->fresh()) controller_->Connection(now, envelope_.incarnation, true);
-    controller_->Receive(now, wall_ns, envelope_);
+    if (!hellos && std::holds_alternative<Hello>(envelope->body)) continue;
+    if (workers_->fresh()) controller_->Connection(now, envelope->incarnation, true);
+    controller_->Receive(now, wall_ns, *envelope);
   }
   for (const Incarnation ended : workers_->TakeEnded()) controller_->Connection(now, ended, false);
   turned_ = turned_ || turn.taken > 0;

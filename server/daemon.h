@@ -111,8 +111,6 @@ class Daemon {
   bool turned_ = false;  // something happened since the last housekeeping
   Instant housekeep_at_;
   bool reload_refused_ = false;  // the last one
-
-  WorkerEnvelope envelope_;  // kept for its memory
 };
 
 }  // namespace prd

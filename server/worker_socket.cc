@@ -36,12 +36,12 @@ std::uint32_t NumberOf(std::string_view route) {
 
 }  // namespace
 
-bool WorkerSocket::Receive(Instant now, Gate* gate, Turn* turn, WorkerEnvelope* envelope) {
+const WorkerEnvelope* WorkerSocket::Receive(Instant now, Gate* gate, Turn* turn) {
   fresh_ = false;
   while (!turn->over) {
     if (!socket_.recv(route_, zmq::recv_flags::dontwait)) {
       listener_->guard().Drained();
-      return false;
+      return nullptr;
     }
     const std::uint8_t of_one = ++turn->of[NumberOf(Sender()) % Turn::kSlots];
     turn->over = ++turn->taken >= Turn::kMessages || of_one >= Turn::kOfOne;
@@ -67,37 +67,37 @@ bool WorkerSocket::Receive(Instant now, Gate* gate, Turn* turn, WorkerEnvelope* 
       Refuse(decoded.status());
       continue;
     }
-    *envelope = std::move(*decoded);
-    const LinkToken shown = envelope->token;
-    Route* known = Known(*gate, *envelope);
+    envelope_ = std::move(*decoded);
+    const LinkToken shown = envelope_.token;
+    Route* known = Known(*gate);
     Checked checked;
     Gate::Sender sender{.part = &last};
     if (known != nullptr) {
       sender.rights = known->checked.rights;
-      envelope->token = known->token;
+      envelope_.token = known->token;
       known->bytes += bytes;
     } else {
       checked = {gate->RightsOf(last), gate->access_number(), listener_->guard().looks()};
       sender.rights = checked.rights;
-      sender.surplus = !Delivered(last, bytes + Untold(envelope->incarnation), sender.rights);
-      envelope->token = Hashed(shown);
+      sender.surplus = !Delivered(last, bytes + Untold(envelope_.incarnation), sender.rights);
+      envelope_.token = Hashed(shown);
     }
     Refused refusal;
-    switch (gate->Check(now, sender, envelope, &refusal)) {
+    switch (gate->Check(now, sender, &envelope_, &refusal)) {
       case Gate::Verdict::kPass:
-        if (known != nullptr || Own(*envelope, shown, checked)) return true;
+        if (known != nullptr || Own(shown, checked)) return &envelope_;
         break;
       case Gate::Verdict::kRefuse:
         ++counters_.forbidden;
         SendTo({static_cast<const char*>(route_.data()), route_.size()},
-               {.incarnation = envelope->incarnation, .body = std::move(refusal)});
+               {.incarnation = envelope_.incarnation, .body = std::move(refusal)});
         break;
       case Gate::Verdict::kDrop:
         ++counters_.forbidden;
         break;
     }
   }
-  return false;
+  return nullptr;
 }
 
 // Whether the connection has room: that of an identity may be over its number.
@@ -116,14 +116,14 @@ std::uint64_t WorkerSocket::Untold(Incarnation incarnation) {
   return std::exchange(known->second.bytes, 0);
 }
 
-// The route of the message in route_, if all that would be asked of its connection is known: it was
-// asked on this connection, of a message with this token, which nobody else has.
-WorkerSocket::Route* WorkerSocket::Known(const Gate& gate, const WorkerEnvelope& envelope) {
-  const auto known = routes_.find(envelope.incarnation);
+// The route of the message in envelope_, if all that would be asked of its connection is known: it
+// was asked on this connection, of a message with this token, which nobody else has.
+WorkerSocket::Route* WorkerSocket::Known(const Gate& gate) {
+  const auto known = routes_.find(envelope_.incarnation);
   if (known == routes_.end()) return nullptr;
   Route& route = known->second;
   const Checked& checked = route.checked;
-  const bool same = route.shown == envelope.token && checked.rights != nullptr &&
+  const bool same = route.shown == envelope_.token && checked.rights != nullptr &&
                     checked.access_number == gate.access_number() &&
                     checked.looks == listener_->guard().looks() && route.bytes < kTellBytes &&
                     !route.ended && route.connection == Sender();
@@ -135,20 +135,19 @@ std::string_view WorkerSocket::Sender() const {
   return {static_cast<const char*>(route_.data()), route_.size()};
 }
 
-// Whether the message in route_ comes from the incarnation that it names. Its answers go where it
-// came from then. `shown`: its token as it came.
-bool WorkerSocket::Own(const WorkerEnvelope& envelope, const LinkToken& shown,
-                       const Checked& checked) {
+// Whether the message in envelope_ comes from the incarnation that it names. Its answers go where
+// it came from then. `shown`: its token as it came.
+bool WorkerSocket::Own(const LinkToken& shown, const Checked& checked) {
   const auto [known, fresh] =
-      routes_.try_emplace(envelope.incarnation, Route{.connection = {}, .token = envelope.token});
+      routes_.try_emplace(envelope_.incarnation, Route{.connection = {}, .token = envelope_.token});
   Route& route = known->second;
-  if (route.token != envelope.token) {
+  if (route.token != envelope_.token) {
     ++counters_.foreign;
     std::uint64_t skipped = 0;
     if (foreign_log_.Allow(MonotonicNs(), &skipped)) {
       spdlog::warn(
           "dropped a message in the name of rank {} of run {}, with the token of another process{}",
-          envelope.rank, envelope.run, MoreSince(skipped));
+          envelope_.rank, envelope_.run, MoreSince(skipped));
     }
     return false;
   }
@@ -158,7 +157,7 @@ bool WorkerSocket::Own(const WorkerEnvelope& envelope, const LinkToken& shown,
   const bool older = !route.connection.empty() &&
                      static_cast<std::int32_t>(NumberOf(Sender()) - NumberOf(route.connection)) < 0;
   if (older) return true;
-  if (again && route.ended) late_.push_back(envelope.incarnation);
+  if (again && route.ended) late_.push_back(envelope_.incarnation);
   route.checked = again ? checked : Checked();
   if (!again) {
     route.connection = Sender();
@@ -167,7 +166,7 @@ bool WorkerSocket::Own(const WorkerEnvelope& envelope, const LinkToken& shown,
     route.ended = false;
     claims_.erase(route.claim);
     route.claim = next_claim_++;
-    claims_[route.claim] = envelope.incarnation;
+    claims_[route.claim] = envelope_.incarnation;
     listener_->guard().Claim(body_, route.claim);
     fresh_ = true;
   }

@@ -51,10 +51,10 @@ class WorkerSocket final : public Messenger {
     std::array<std::uint8_t, kSlots> of{};
   };
 
-  // The next well-formed message that waits and that `gate` lets pass, into *envelope. Others
-  // before it are refused. Its token is a hash of the one that came. False: none waits, or the turn
-  // is over.
-  bool Receive(Instant now, Gate* gate, Turn* turn, WorkerEnvelope* envelope);
+  // The next well-formed message that waits and that `gate` lets pass; it stands until the next
+  // call. Others before it are refused. Its token is a hash of the one that came. Null: none waits,
+  // or the turn is over.
+  const WorkerEnvelope* Receive(Instant now, Gate* gate, Turn* turn);
 
   // Whether the message that Receive gave is the first over its connection, and the incarnation's
   // from now on.
@@ -100,8 +100,8 @@ class WorkerSocket final : public Messenger {
   std::uint64_t Untold(Incarnation incarnation);
   bool Delivered(const zmq::message_t& part, std::uint64_t bytes, const Rights* rights);
   std::string_view Sender() const;
-  Route* Known(const Gate& gate, const WorkerEnvelope& envelope);
-  bool Own(const WorkerEnvelope& envelope, const LinkToken& shown, const Checked& checked);
+  Route* Known(const Gate& gate);
+  bool Own(const LinkToken& shown, const Checked& checked);
   void Refuse(const Status& why);
   void SendTo(const std::string& route, const ControllerEnvelope& envelope);
 
@@ -115,8 +115,9 @@ class WorkerSocket final : public Messenger {
   Counters counters_;
   LogLimit malformed_log_{10 * kSecond};
   LogLimit foreign_log_{10 * kSecond};
-  zmq::message_t route_;  // these three are kept for their memory
+  zmq::message_t route_;  // these four are kept for their memory
   zmq::message_t body_;
+  WorkerEnvelope envelope_;
   std::string bytes_;
 };
 

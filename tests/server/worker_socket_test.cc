@@ -58,11 +58,12 @@ class WorkerSocketTest : public ::testing::Test {
   // Whether the worker's next message came, in the turn that lasts until Ended.
   bool Receive() {
     const std::int64_t end = MonotonicNs() + kDeadlineMs * kMillisecond;
-    while (!workers_->Receive({MonotonicNs()}, &gate_, &turn_, &envelope_)) {
+    for (;;) {
+      const WorkerEnvelope* const envelope = workers_->Receive({MonotonicNs()}, &gate_, &turn_);
+      if (envelope != nullptr) return envelope->incarnation == kWorker;
       if (MonotonicNs() > end) return false;
       (void)::poll(nullptr, 0, 1);
     }
-    return envelope_.incarnation == kWorker;
   }
   std::vector<Incarnation> Ended() {
     turn_ = {};
@@ -86,7 +87,6 @@ class WorkerSocketTest : public ::testing::Test {
   std::thread admits_;
   std::unique_ptr<WorkerSocket> workers_;
   WorkerSocket::Turn turn_;
-  WorkerEnvelope envelope_;
 };
 
 TEST_F(WorkerSocketTest, WhatIsReadLateEndsNoConnectionThatCameSince) {
