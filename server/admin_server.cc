@@ -1,7 +1,6 @@
 #include "server/admin_server.h"
 
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -50,20 +49,11 @@ std::string WordsOf(const AdminRequest& request) {
 
 }  // namespace
 
-AdminServer::Bell::~Bell() {
-  if (fd >= 0) ::close(fd);
-}
-void AdminServer::Bell::Ring() const { (void)::eventfd_write(fd, 1); }
-void AdminServer::Bell::Quiet() const {
-  eventfd_t value = 0;
-  (void)::eventfd_read(fd, &value);
-}
-
 Result<std::unique_ptr<AdminServer>> AdminServer::Make(const Options& options,
                                                        const RocksHistory* history, Access access,
                                                        AuditLog* audit) {
   std::unique_ptr<AdminServer> made(new AdminServer(history, std::move(access), audit));
-  if (made->asked_.fd < 0 || made->woken_.fd < 0) {
+  if (made->asked_.fd() < 0 || made->woken_.fd() < 0) {
     return Status(Code::kResourceExhausted, "admin: no descriptors are left");
   }
   std::promise<Status> listening;
@@ -345,7 +335,7 @@ void AdminServer::Wait() {
   }
   std::array<zmq::pollitem_t, 3> items = {{{listener_->socket().handle(), 0, ZMQ_POLLIN, 0},
                                            {zap_->socket().handle(), 0, ZMQ_POLLIN, 0},
-                                           {nullptr, woken_.fd, ZMQ_POLLIN, 0}}};
+                                           {nullptr, woken_.fd(), ZMQ_POLLIN, 0}}};
   Poll(items, static_cast<long>(wait / kMillisecond));
   woken_.Quiet();
 }

@@ -10,8 +10,6 @@
 #ifndef PRD_SERVER_ADMIN_SERVER_H_
 #define PRD_SERVER_ADMIN_SERVER_H_
 
-#include <sys/eventfd.h>
-
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -29,6 +27,7 @@
 
 #include "common/base/admin.h"
 #include "common/base/time.h"
+#include "common/io/bell.h"
 #include "common/io/connection_guard.h"
 #include "common/io/curve.h"
 #include "prd/status.h"
@@ -63,7 +62,7 @@ class AdminServer {
   // ---- in the daemon's thread ----
 
   // Readable while Serve has something to do.
-  int descriptor() const { return asked_.fd; }
+  int descriptor() const { return asked_.fd(); }
   // Answers what needs the daemon, a bounded number at a time.
   void Serve(const AnswerHere& answer);
   // From now on, also for connections that there are.
@@ -78,16 +77,6 @@ class AdminServer {
   std::uint64_t denied() const { return zap_->denied(); }
 
  private:
-  // An eventfd.
-  struct Bell {
-    Bell() : fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
-    ~Bell();
-    Bell(const Bell&) = delete;
-    Bell& operator=(const Bell&) = delete;
-    void Ring() const;
-    void Quiet() const;
-    const int fd;
-  };
   struct Client {  // with a request that is not answered yet
     std::vector<std::string> route;
     std::string who;      // Peer::who

@@ -3,7 +3,6 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <new>
 #include <utility>
 
@@ -35,6 +34,25 @@ std::uint64_t FrameRun(const Welcome& welcome) {
   return welcome.identity.known() ? welcome.identity.high : welcome.run;
 }
 
+// The address of this host at which the session listens.
+Result<std::string> ListenAt(const SessionOptions& options, LineLog* log) {
+  Result<std::string> towards = AddressTowards(options.controller);
+  const bool remote = towards.ok() && !IsLoopbackAddress(*towards);
+  if (!options.announce_address.empty()) {
+    PRD_RETURN_IF_ERROR(CheckAnnounced(options.announce_address, remote));
+  } else if (!options.address.empty()) {
+    PRD_RETURN_IF_ERROR(CheckAddress(options.address, remote));
+  }
+  if (!options.address.empty()) return options.address;
+  if (!towards.ok() || remote) return towards;
+  const std::string other = AddressOfHost(options.controller);
+  if (other.empty()) return towards;
+  log->Say("the host of " + options.controller + " is this one, by a loopback address (" +
+           *towards + "); other hosts are told that this worker is at " + other +
+           " (PRD_ADDRESS names another)");
+  return other;
+}
+
 }  // namespace
 
 Background::Background(const SessionOptions& options)
@@ -53,33 +71,13 @@ Result<std::unique_ptr<Background>> Background::Start(const SessionOptions& opti
   return background;
 }
 
-// The address of this host at which it listens.
-Result<std::string> Background::ListenAt(const SessionOptions& options) {
-  Result<std::string> towards = AddressTowards(options.controller);
-  const bool remote = towards.ok() && !IsLoopbackAddress(*towards);
-  if (!options.announce_address.empty()) {
-    PRD_RETURN_IF_ERROR(CheckAnnounced(options.announce_address, remote));
-  } else if (!options.address.empty()) {
-    PRD_RETURN_IF_ERROR(CheckAddress(options.address, remote));
-  }
-  if (!options.address.empty()) return options.address;
-  if (!towards.ok() || remote) return towards;
-  const std::string other = AddressOfHost(options.controller);
-  if (other.empty()) return towards;
-  log_.Say("the host of " + options.controller + " is this one, by a loopback address (" +
-           *towards + "); other hosts are told that this worker is at " + other +
-           " (PRD_ADDRESS names another)");
-  return other;
-}
-
 Status Background::Open(const SessionOptions& options) {
-  wake_.fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  if (wake_.fd < 0) return Status(Code::kResourceExhausted, "no file descriptors are left");
+  if (bell_.fd() < 0) return Status(Code::kResourceExhausted, "no file descriptors are left");
   const Incarnation incarnation = DrawIncarnation();
   core_.GiveIncarnation(incarnation);
   Mesh::Options mesh{.incarnation = incarnation, .host = host_};
   mesh.timeout = std::chrono::nanoseconds(options.reduce_timeout).count();
-  const Result<std::string> address = ListenAt(options);
+  const Result<std::string> address = ListenAt(options, &log_);
   if (!address.ok()) return address.status();
   ZmqTransport::Options reached{.listening = {.address = *address,
                                               .ports = options.mesh_ports,
@@ -102,7 +100,7 @@ Status Background::Open(const SessionOptions& options) {
 Background::~Background() {
   stop_ = true;
   if (thread_.joinable()) {
-    eventfd_write(wake_.fd, 1);
+    bell_.Ring();
     thread_.join();
   }
   mesh_.reset();
@@ -112,12 +110,12 @@ Background::~Background() {
 
 void Background::Ask(Request request, bool may_be_early) {
   desk_.Ask(std::move(request), may_be_early);
-  Wake();
+  bell_.Ring();
 }
 
 void Background::AskToSettle() {
   store_.away = false;
-  Wake();
+  bell_.Ring();
 }
 
 std::optional<Background::Reply> Background::Await(std::chrono::nanoseconds wait) {
@@ -128,29 +126,18 @@ std::optional<Background::Reply> Background::Await(std::chrono::nanoseconds wait
 
 void Background::Cancel() {
   outside_.Cancel();
-  Signal();
+  bell_.Ring();
 }
 
 void Background::LeaveSoon(const char* reason, std::chrono::nanoseconds grace) {
   outside_.LeaveSoon(reason, grace);
-  Signal();
+  bell_.Ring();
 }
 
 void Background::Stop(const std::string& reason) {
   outside_.Stop(reason);
-  Signal();
+  bell_.Ring();
 }
-
-// Wakes the thread, from a signal handler too.
-void Background::Signal() {
-  const int saved = errno;
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const auto written = write(wake_.fd, &one, sizeof one);
-  errno = saved;
-}
-
-// The caller's thread: this one changes the mean only while a call averages.
-std::shared_ptr<Buffer> Background::TakeMean(bool with_state) { return mean_.Take(with_state); }
 
 // ---- the background thread ----
 
@@ -202,7 +189,7 @@ void Background::Turn() {
 
 void Background::Wait() {
   items_.clear();
-  items_.push_back({nullptr, wake_.fd, ZMQ_POLLIN, 0});
+  items_.push_back({nullptr, bell_.fd(), ZMQ_POLLIN, 0});
   controller_.AppendPollItems(&items_);
   transport_->AppendPollItems(mesh_->WatchedLinks(), &items_);
   std::optional<Instant> until = mesh_->NextDeadline();
@@ -214,10 +201,7 @@ void Background::Wait() {
     wait_ms = left <= 0 ? 0 : std::min<std::int64_t>(left / kMillisecond + 1, 60'000);
   }
   Poll(items_, wait_ms);
-  if ((items_[0].revents & ZMQ_POLLIN) != 0) {
-    eventfd_t count;
-    eventfd_read(wake_.fd, &count);
-  }
+  if ((items_[0].revents & ZMQ_POLLIN) != 0) bell_.Quiet();
   controller_.OnPolled(items_[1]);
 }
 

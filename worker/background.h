@@ -9,9 +9,6 @@
 #ifndef PRD_WORKER_BACKGROUND_H_
 #define PRD_WORKER_BACKGROUND_H_
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -21,6 +18,7 @@
 #include <vector>
 #include <zmq.hpp>
 
+#include "common/io/bell.h"
 #include "prd/session.h"
 #include "worker/call_desk.h"
 #include "worker/controller_socket.h"
@@ -63,17 +61,14 @@ class Background : private MeshEvents {
   // replica is in this memory from now on.
   void SetAccumulates(bool accumulates) { accumulates_ = accumulates; }
   void MoveTo(ReplicaHome home);
-  // Makes the thread look at its inputs. Any thread.
-  void Wake() { eventfd_write(wake_.fd, 1); }
-  // The eventfd that wakes the thread.
-  int wake() const { return wake_.fd; }
+  // Makes the thread look at its inputs.
+  const Bell& bell() const { return bell_; }
 
   // How far the worker and its job are. Any thread.
   const SessionView& view() const { return view_; }
   LineLog& log() { return log_; }
-  // On the thread, in a request that averages; and what came of it, after the call.
-  void BeginMean(bool own_parameters) { mean_.Begin(own_parameters); }
-  std::shared_ptr<Buffer> TakeMean(bool with_state);
+  // The thread's, in a request that averages; the caller's after the call.
+  ReplicaMean& mean() { return mean_; }
 
   ReplicaStore* store() { return &store_; }
   const std::vector<std::string>& endpoints() const { return mesh_->endpoints(); }
@@ -84,11 +79,9 @@ class Background : private MeshEvents {
  private:
   explicit Background(const SessionOptions& options);
   Status Open(const SessionOptions& options);
-  Result<std::string> ListenAt(const SessionOptions& options);
 
   void Run();
   void KeepLease();
-  void Signal();
   void Turn();
   void Wait();
   void LookAfterMemory(Instant now);
@@ -112,23 +105,14 @@ class Background : private MeshEvents {
   void OnRequest(Incarnation from, prd::Request request, const PeerItem& parcel) override;
   void OnPulled(Ticket ticket, const Status& status, const ShardHeader& enclosure) override;
 
-  // An eventfd. A device may write to it while the store has memory there, so it is closed last.
-  struct EventFd {
-    EventFd() = default;
-    EventFd(const EventFd&) = delete;
-    EventFd& operator=(const EventFd&) = delete;
-    ~EventFd() {
-      if (fd >= 0) close(fd);
-    }
-    int fd = -1;
-  };
-  EventFd wake_;  // shared
+  // Shared. A device may ring it while the store has memory there, so it is closed last.
+  Bell bell_;
 
   // The thread's own.
   std::string host_;
   LinkToken token_;
   ReplicaStore store_;
-  ReplicaMean mean_{&store_};  // the caller's after a call that averages
+  ReplicaMean mean_{&store_};
   zmq::context_t context_;
   ControllerSocket controller_;
   std::optional<Status> refused_;  // by the controller, for good

@@ -133,7 +133,7 @@ void SessionCalls::GiveToCaller() {
 Status SessionCalls::WaitForCaller() {
   if (device_ == nullptr) return Status::Ok();
   Status status = device_->WaitForCaller();
-  if (!status.ok()) background_->Wake();  // to leave
+  if (!status.ok()) background_->bell().Ring();  // to leave
   return status;
 }
 
@@ -236,7 +236,7 @@ Task<Status> SessionCalls::Attach(Replica replica) {
 
 Task<Status> SessionCalls::JoinJob(Replica replica) {
   PRD_CO_RETURN_IF_ERROR(CheckReplica(replica));
-  Result<ReplicaHome> opened = OpenHome(replica, background_->wake(), options_);
+  Result<ReplicaHome> opened = OpenHome(replica, background_->bell().fd(), options_);
   if (!opened.ok()) co_return opened.status();
   const auto home = std::make_shared<ReplicaHome>(std::move(opened).value());
   if (home->device != nullptr) home->device->TakeFromCaller();
@@ -382,11 +382,11 @@ Task<Status> SessionCalls::Average(std::vector<Tensor> into) {
   if (!paused_) computed_.Pause();
   const CallDone done = co_await Drive(
       [background = background_.get(), with_state](SessionCore* core, Instant now, Actions* out) {
-        background->BeginMean(with_state && AllOrNone(core->welcome().plan));
+        background->mean().Begin(with_state && AllOrNone(core->welcome().plan));
         core->Average(now, with_state, out);
       });
   if (!paused_) computed_.Resume();
-  const std::shared_ptr<Buffer> mean = background_->TakeMean(with_state);
+  const std::shared_ptr<Buffer> mean = background_->mean().Take(with_state);
   PRD_CO_RETURN_IF_ERROR(done.status);
   const Layout layout(into);
   if (to_device) {
