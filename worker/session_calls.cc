@@ -32,7 +32,7 @@ class StoreReplica final : public StepReplica {
   Iteration iteration() const override { return store_->iteration; }
   std::int64_t AddInbox() override { return store_->AddInbox().value_or(kNotNow); }
   Inbox TakeInbox() override {
-    const Inbox inbox{.rounds = store_->inbox_rounds, .iteration = store_->inbox_iteration};
+    const Inbox inbox{.rounds = store_->inbox.rounds, .iteration = store_->inbox.iteration};
     return store_->TakeInbox() ? inbox : Inbox();
   }
   std::uint64_t Digest() const override { return store_->memory->DigestOf(store_->trained); }

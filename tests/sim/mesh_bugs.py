@@ -214,14 +214,14 @@ BUGS = {
         "  const bool fresh = header.number > stream.newest || Planted(\"sent-again-counts-twice\");\n"),
     "inbox-replaced": (
         "replica_store.cc",
-        "  } else if (inbox_rounds++ == 0) {",
-        "  } else if (inbox_rounds++ == 0 || Planted(\"inbox-replaced\")) {"),
+        "  } else if (inbox.rounds++ == 0) {",
+        "  } else if (inbox.rounds++ == 0 || Planted(\"inbox-replaced\")) {"),
     "result-comes-to-a-full-inbox": (
         "replica_store.cc",
-        "  if (inbox_rounds == 0 && arriving.empty()) std::swap(arriving, inbox);\n",
-        "  if ((inbox_rounds == 0 || Planted(\"result-comes-to-a-full-inbox\")) &&\n"
+        "  if (inbox.rounds == 0 && arriving.empty()) std::swap(arriving, inbox.row);\n",
+        "  if ((inbox.rounds == 0 || Planted(\"result-comes-to-a-full-inbox\")) &&\n"
         "      arriving.empty()) {\n"
-        "    std::swap(arriving, inbox);\n"
+        "    std::swap(arriving, inbox.row);\n"
         "  }\n"),
     "pass-used-again": (
         "door.cc",

@@ -82,10 +82,10 @@ TEST_P(IncomingReplicaTest, LandsAsItComes) {
   }
   EXPECT_TRUE(store_.Whole().ok());
   EXPECT_EQ(store_.iteration, 7);
-  EXPECT_EQ(store_.inbox_rounds, 2);
+  EXPECT_EQ(store_.inbox.rounds, 2);
   EXPECT_EQ(Read(store_.parameters, Memory::Tensors()), rows_[0]);
   EXPECT_EQ(Read(store_.parameters, Memory::In(store_.initial.data())), rows_[1]);
-  EXPECT_EQ(Read(store_.gradients, Memory::In(store_.inbox.data())), rows_[2]);
+  EXPECT_EQ(Read(store_.gradients, Memory::In(store_.inbox.row.data())), rows_[2]);
   for (const MemoryHeld& held : store_.memory->meter()->Uses()) {
     if (held.use != "copies") continue;
     EXPECT_LE(held.host_peak, GetParam() ? 9 << 20 : 0);

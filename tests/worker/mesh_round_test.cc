@@ -49,7 +49,7 @@ Values Apply(MeshWorker* worker) {
   ReplicaStore& store = worker->store();
   const std::lock_guard lock(store.mutex);
   if (!store.TakeInbox()) return {};
-  store.iteration = store.inbox_iteration;
+  store.iteration = store.inbox.iteration;
   return ValuesOf(worker->gradients);
 }
 
@@ -101,10 +101,11 @@ TEST(MeshRoundTest, EveryDTypeAgainstFloat64OverSeveralRounds) {
         }
         job.ReduceOk(GroupKind::kRound, round, {0, 1, 2, 3}, weights);
         for (std::size_t w = 0; w < 4; ++w) {
-          EXPECT_EQ(job[w].store().inbox_rounds, round);
-          EXPECT_EQ(job[w].store().inbox_iteration, round);
+          EXPECT_EQ(job[w].store().inbox.rounds, round);
+          EXPECT_EQ(job[w].store().inbox.iteration, round);
           EXPECT_FALSE(weights[w] != 0 && job[w].store().owes);
-          EXPECT_EQ(testing::Bytes(job[w].store().inbox), testing::Bytes(job[0].store().inbox));
+          EXPECT_EQ(testing::Bytes(job[w].store().inbox.row),
+                    testing::Bytes(job[0].store().inbox.row));
         }
       }
       const Values got = Apply(&job[0]);
@@ -141,7 +142,7 @@ TEST(MeshRoundTest, NobodyContributesGivesZerosAndKeepsOutboxes) {
     Offer(&job[1], std::numeric_limits<double>::quiet_NaN());
     job.ReduceOk(GroupKind::kRound, 1, {0, 1, 2}, {0, 0, 0});
     for (std::size_t w = 0; w < 3; ++w) {
-      EXPECT_EQ(job[w].store().inbox_rounds, 1);
+      EXPECT_EQ(job[w].store().inbox.rounds, 1);
       EXPECT_EQ(job[w].store().owes, w == 1);
       EXPECT_EQ(Apply(&job[w]), Constant(&job, 0));
     }
@@ -169,8 +170,8 @@ TEST(MeshRoundTest, LatestOnlyKeepsTheNewestResult) {
     Offer(&job[0], static_cast<double>(round));
     job.ReduceOk(GroupKind::kRound, round, {0, 1}, {1, 0});
   }
-  EXPECT_EQ(job[1].store().inbox_rounds, 3);
-  EXPECT_EQ(job[1].store().inbox_iteration, 3);
+  EXPECT_EQ(job[1].store().inbox.rounds, 3);
+  EXPECT_EQ(job[1].store().inbox.iteration, 3);
   EXPECT_EQ(Apply(&job[1]), Constant(&job, 3));
   Offer(&job[0], 7);
   job.ReduceOk(GroupKind::kRound, 4, {0, 1}, {1, 0});
@@ -190,7 +191,7 @@ TEST(MeshRoundTest, OutboxIsKeptAfterAFailure) {
   for (const Status& status : job.Finish({0, 1})) EXPECT_FALSE(status.ok());
   for (std::size_t w = 0; w < 2; ++w) {
     EXPECT_TRUE(job[w].store().owes);
-    EXPECT_EQ(job[w].store().inbox_rounds, 0);
+    EXPECT_EQ(job[w].store().inbox.rounds, 0);
     Offer(&job[w], 1);
   }
   job.ReduceOk(GroupKind::kRound, 1, {0, 1}, {0.5, 0.5});
@@ -242,15 +243,15 @@ TEST_P(ResultTest, FetchedAfterAFailureIsAsIfTheRoundHadSucceeded) {
     for (const std::size_t w : {0, 1, 3}) job.Start(w, group);
     for (const Status& status : job.Finish({0, 1, 3})) ASSERT_TRUE(status.ok());
     EXPECT_TRUE(job[2].store().owes);
-    EXPECT_EQ(job[2].store().inbox_rounds, round - 1);
+    EXPECT_EQ(job[2].store().inbox.rounds, round - 1);
     const MeshNode::Fetched fetched = job.Fetch(2, round % 2 == 0 ? 1 : 3, group.id, true);
     ASSERT_TRUE(fetched.status.ok()) << fetched.status.ToString();
     EXPECT_EQ(fetched.iteration, round);
     EXPECT_FALSE(job[2].store().owes);
     EXPECT_TRUE(job[3].store().owes);
-    EXPECT_EQ(job[2].store().inbox_rounds, round);
-    EXPECT_EQ(job[2].store().inbox_iteration, round);
-    EXPECT_EQ(testing::Bytes(job[2].store().inbox), testing::Bytes(job[0].store().inbox));
+    EXPECT_EQ(job[2].store().inbox.rounds, round);
+    EXPECT_EQ(job[2].store().inbox.iteration, round);
+    EXPECT_EQ(testing::Bytes(job[2].store().inbox.row), testing::Bytes(job[0].store().inbox.row));
   }
 }
 
@@ -280,8 +281,8 @@ TEST(MeshRoundTest, OlderResultThatComesAfterANewerRound) {
     for (const std::size_t w : {1, 2}) job.Start(w, second);
     for (const Status& status : job.Finish({1, 2})) ASSERT_TRUE(status.ok());
     ASSERT_TRUE(job.Fetch(1, 0, first.id, false).status.ok());
-    EXPECT_EQ(job[1].store().inbox_rounds, 2);
-    EXPECT_EQ(job[1].store().inbox_iteration, 2);
+    EXPECT_EQ(job[1].store().inbox.rounds, 2);
+    EXPECT_EQ(job[1].store().inbox.iteration, 2);
     // The newest result is still to be had as it was.
     EXPECT_EQ(Apply(&job[0]), Constant(&job, 1));
     ASSERT_TRUE(job.Fetch(0, 1, second.id, false).status.ok());
@@ -305,7 +306,7 @@ TEST(MeshRoundTest, ResultIsRefusedAtOnceWhenItIsNotThere) {
   job[0].mesh().CancelReduce();
   EXPECT_EQ(job.Fetch(1, 0, group.id, true).status.code(), Code::kNotFound);
   EXPECT_TRUE(job[1].store().owes);
-  EXPECT_EQ(job[1].store().inbox_rounds, 0);
+  EXPECT_EQ(job[1].store().inbox.rounds, 0);
   // A new run has no results of an old one.
   const Group next = job.MakeGroup(GroupKind::kRound, 2, {0}, {0});
   job.Start(0, next);
@@ -359,7 +360,7 @@ TEST(MeshRoundTest, ReplicaComesWithItsInbox) {
   EXPECT_EQ(fetched.iteration, 6);
   EXPECT_EQ(job[2].store().iteration, 4);
   EXPECT_FALSE(job[2].store().owes);
-  EXPECT_EQ(job[2].store().inbox_rounds, 2);
+  EXPECT_EQ(job[2].store().inbox.rounds, 2);
   EXPECT_EQ(ValuesOf(job[2].parameters), Constant(&job, 3));
   EXPECT_EQ(Apply(&job[2]), Constant(&job, 1));
   EXPECT_TRUE(job[0].store().owes);
@@ -396,11 +397,11 @@ TEST(MeshRoundTest, StartsAndEndsEmptyOutboxAndInbox) {
       job.ReduceOk(GroupKind::kRound, 1, {w}, {1});
       Offer(&job[w], 1);
       ASSERT_TRUE(job[w].store().owes);
-      ASSERT_EQ(job[w].store().inbox_rounds, 1);
+      ASSERT_EQ(job[w].store().inbox.rounds, 1);
     }
   };
   const auto empty = [&](std::size_t w) {
-    return !job[w].store().owes && job[w].store().inbox_rounds == 0;
+    return !job[w].store().owes && job[w].store().inbox.rounds == 0;
   };
   for (const GroupKind kind : {GroupKind::kInitial, GroupKind::kFinal}) {
     fill();
@@ -442,14 +443,14 @@ TEST(MeshRoundTest, RowsAreThoseThePlanNeeds) {
   }
   for (const Plan& plan : {plans::kGradients, plans::kModels}) {
     job[0].mesh().JoinRun(2, plan);
-    EXPECT_EQ(store.outbox.size() + store.inbox.size() + store.arriving.size(), 0u);
+    EXPECT_EQ(store.outbox.size() + store.inbox.row.size() + store.arriving.size(), 0u);
     EXPECT_EQ(store.base.size(), 0u);
   }
   job[0].mesh().JoinRun(3, plans::kAsked);
   job.ReduceOk(GroupKind::kInitial, 0, {0}, {1});
   EXPECT_EQ(store.outbox.size(), 0u);
   EXPECT_EQ(store.base.size(), store.gradients.bytes());
-  EXPECT_EQ(store.inbox.size(), 0u);
+  EXPECT_EQ(store.inbox.row.size(), 0u);
 }
 
 // ---- the caller's thread ----
@@ -583,7 +584,7 @@ TEST(MeshRoundTest, DescriptionsThatCannotBeRightAreRefused) {
     Liar liar(&job, result ? 5 : kNoGroup);
     liar.Send(info);
     EXPECT_EQ(liar.Verdict(), Code::kDataLoss) << &info - &wrong[0].info;
-    EXPECT_EQ(job[0].store().inbox_rounds, 0);
+    EXPECT_EQ(job[0].store().inbox.rounds, 0);
   }
 }
 
@@ -598,7 +599,7 @@ TEST(MeshRoundTest, BytesThatDoNotFitAreRefused) {
     const Code code = liar.Verdict();
     EXPECT_EQ(ValuesOf(job[0].parameters), Constant(&job, 1));
     EXPECT_TRUE(job[0].store().owes);
-    EXPECT_EQ(job[0].store().inbox_rounds, code == Code::kOk ? 1 : 0);
+    EXPECT_EQ(job[0].store().inbox.rounds, code == Code::kOk ? 1 : 0);
     return code;
   };
   const ReplicaInfo result{1, {0, 0, 40}, 1, 1};

@@ -180,7 +180,7 @@ TEST(MeshVirtualTest, SeveralGroupsBetweenTwoBoundariesAreTheSerialResult) {
     job.ReduceOk(GroupKind::kTrain, 0, {0, 3}, {0.25, 0.75});
     if (AveragesInBackground(plan)) {
       EXPECT_EQ(Value(&job[0]), 1);
-      EXPECT_EQ(job[0].store().inbox_rounds, 3);
+      EXPECT_EQ(job[0].store().inbox.rounds, 3);
       for (std::size_t w = 0; w < 4; ++w) EXPECT_EQ(Boundary(&job[w]), w == 0 ? 3 : 1);
     }
     EXPECT_EQ(Value(&job[0]), 14.25);
@@ -297,7 +297,7 @@ TEST(MeshVirtualTest, FailureLeavesEverything) {
   MeshJob job(3, EveryDType(3000), kAhead, Patient(kByRing));
   SetAll(&job, {2, 6, 8});
   job.ReduceOk(GroupKind::kTrain, 0, {0, 1}, {0.5, 0.5});
-  const std::vector<std::byte> inbox = testing::Bytes(job[0].store().inbox);
+  const std::vector<std::byte> inbox = testing::Bytes(job[0].store().inbox.row);
   const Group group = job.MakeGroup(GroupKind::kTrain, 0, {0, 1, 2}, {0.25, 0.25, 0.5});
   for (std::size_t w = 0; w < 2; ++w) job.Start(w, group);
   for (int turn = 0; turn < 3; ++turn) {
@@ -309,8 +309,8 @@ TEST(MeshVirtualTest, FailureLeavesEverything) {
     const std::lock_guard lock(job[0].store().mutex);
     job[0].store().Unfold();
   }
-  EXPECT_EQ(testing::Bytes(job[0].store().inbox), inbox);
-  EXPECT_EQ(job[0].store().inbox_rounds, 1);
+  EXPECT_EQ(testing::Bytes(job[0].store().inbox.row), inbox);
+  EXPECT_EQ(job[0].store().inbox.rounds, 1);
   EXPECT_EQ(Value(&job[0]), 2);
   job.ReduceOk(GroupKind::kTrain, 0, {0, 1}, {0.25, 0.75});
   for (std::size_t w = 0; w < 2; ++w) {
@@ -330,7 +330,7 @@ TEST(MeshVirtualTest, CancelledGroupLeavesEverything) {
     for (std::size_t w = 0; w < 2; ++w) job[w].mesh().CancelReduce();
   }
   for (std::size_t w = 0; w < 2; ++w) {
-    EXPECT_EQ(job[w].store().inbox_rounds, 0);
+    EXPECT_EQ(job[w].store().inbox.rounds, 0);
     EXPECT_EQ(Value(&job[w]), w == 0 ? 2 : 6);
   }
   job.ReduceOk(GroupKind::kTrain, 0, {0, 1}, {0.5, 0.5});
@@ -355,9 +355,9 @@ TEST(MeshVirtualTest, ReplicaIsTheVirtualOne) {
   EXPECT_EQ(fetched.iteration, 17);
   EXPECT_EQ(job[2].store().iteration, 17);
   EXPECT_EQ(Value(&job[2]), 4);
-  EXPECT_EQ(job[2].store().inbox_rounds, 0);
+  EXPECT_EQ(job[2].store().inbox.rounds, 0);
   EXPECT_EQ(Value(&job[0]), 2) << "only the caller's thread gives it its averages";
-  EXPECT_EQ(job[0].store().inbox_rounds, 1);
+  EXPECT_EQ(job[0].store().inbox.rounds, 1);
 }
 
 // Whatever replaces the replica leaves no average behind that was made for the one before.
@@ -366,11 +366,11 @@ TEST(MeshVirtualTest, ANewReplicaHasNoInbox) {
   const auto fill = [&job] {
     SetAll(&job, {2, 6});
     job.ReduceOk(GroupKind::kTrain, 0, {0, 1}, {0.5, 0.5});
-    for (std::size_t w = 0; w < 2; ++w) ASSERT_EQ(job[w].store().inbox_rounds, 1);
+    for (std::size_t w = 0; w < 2; ++w) ASSERT_EQ(job[w].store().inbox.rounds, 1);
   };
   const auto expect_none = [&job](std::size_t w) {
-    EXPECT_EQ(job[w].store().inbox_rounds, 0);
-    EXPECT_EQ(job[w].store().inbox_gain, 0);
+    EXPECT_EQ(job[w].store().inbox.rounds, 0);
+    EXPECT_EQ(job[w].store().inbox.gain, 0);
     const double before = Value(&job[w]);
     EXPECT_EQ(Boundary(&job[w]), 0);
     EXPECT_EQ(Value(&job[w]), before);
@@ -404,7 +404,7 @@ TEST(MeshVirtualTest, AverageWithAReplicaThatWasReplacedIsDropped) {
   job.Start(1, group);
   const std::vector<Status> statuses = job.Finish({0, 1});
   EXPECT_EQ(statuses[0].code(), Code::kAborted) << statuses[0].ToString();
-  EXPECT_EQ(job[0].store().inbox_rounds, 0);
+  EXPECT_EQ(job[0].store().inbox.rounds, 0);
   EXPECT_EQ(Value(&job[0]), 40);
 }
 
@@ -419,7 +419,7 @@ TEST(MeshVirtualTest, OneRowWithBackgroundAndNoneWithout) {
     EXPECT_EQ(held(), row);
     for (int i = 0; i < 3; ++i) {
       average();
-      EXPECT_EQ(store.inbox.size(), row);
+      EXPECT_EQ(store.inbox.row.size(), row);
       EXPECT_EQ(Boundary(&job[0]), 1);
       EXPECT_EQ(held(), row);
     }
@@ -438,7 +438,7 @@ TEST(MeshVirtualTest, OneRowWithBackgroundAndNoneWithout) {
     EXPECT_EQ(Boundary(&job[0]), 2);
     for (const Plan& plan : {Plan{}, plans::kAhead, plans::kSchedule, plans::kGradients}) {
       job[0].mesh().JoinRun(1, plan);
-      EXPECT_EQ(store.outbox.size() + store.inbox.size() + store.base.size(), 0u);
+      EXPECT_EQ(store.outbox.size() + store.inbox.row.size() + store.base.size(), 0u);
     }
   }
 }

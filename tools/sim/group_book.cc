@@ -109,8 +109,8 @@ void GroupBook::GoesOn(std::uint32_t worker, const ReplicaStore& store) {
   if ((!inbox && !side.copies) || store.folding) return;
   const Layout& shape = store.background ? store.parameters : store.gradients;
   side.inbox.clear();
-  if (store.inbox_rounds != 0) side.inbox = Values(shape, InboxOf(store));
-  side.inbox_round = store.inbox_iteration;
+  if (store.inbox.rounds != 0) side.inbox = Values(shape, InboxOf(store));
+  side.inbox_round = store.inbox.iteration;
   if (side.formed == nullptr || !InBackground(side.formed->what)) return;
   Member& member = side.formed->members[side.position];
   if (member.gave) return;
@@ -239,7 +239,7 @@ void GroupBook::CheckInbox(std::uint32_t worker, const Formed& formed, mesh::Due
     due.size[j] += own != nullptr ? std::abs(own->at(j)) : 0;
     due.size[j] += side.inbox.empty() ? 0 : std::abs(side.inbox.at(j));
   }
-  CheckNear("result", worker, formed, Values(shape, CopyOf(store.inbox)), due);
+  CheckNear("result", worker, formed, Values(shape, CopyOf(store.inbox.row)), due);
 }
 
 void GroupBook::CheckUntouched(std::uint32_t worker, const Formed& formed, std::size_t position,
@@ -247,7 +247,7 @@ void GroupBook::CheckUntouched(std::uint32_t worker, const Formed& formed, std::
   const Layout& shape = ShapeOf(formed.group, formed.what, store);
   if (formed.what.landing == Landing::kInbox) {
     const Side& side = sides_[worker];
-    const bool empty = store.inbox_rounds == 0;
+    const bool empty = store.inbox.rounds == 0;
     const Numbers inbox = empty ? Numbers() : Values(shape, InboxOf(store));
     if (inbox == side.inbox) return;
     const std::optional<Numbers>& gave = formed.members[position].gave;
@@ -279,7 +279,7 @@ void GroupBook::CheckUntouched(std::uint32_t worker, const Formed& formed, std::
 // Some elements may be the result already.
 void GroupBook::CheckFolded(std::uint32_t worker, const Formed& formed, const Numbers& gave,
                             const ReplicaStore& store) {
-  const Numbers values = Values(store.parameters, CopyOf(store.inbox));
+  const Numbers values = Values(store.parameters, CopyOf(store.inbox.row));
   if (values == gave) return;
   if (!Known(formed)) {
     throw Violation("untouched", WorkerName(worker) + "'s inbox is changed by " +

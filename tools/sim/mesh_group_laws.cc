@@ -32,7 +32,7 @@ Bytes MeshGroupLaws::LandingOf(const Worker& worker, GroupKind kind) const {
     case Landing::kBase:
       return CopyOf(store.base);
     case Landing::kInbox:
-      return store.inbox_rounds == 0 ? Bytes() : InboxOf(store);
+      return store.inbox.rounds == 0 ? Bytes() : InboxOf(store);
   }
   return {};
 }
@@ -146,13 +146,13 @@ void MeshGroupLaws::CheckFolded(Worker* worker, const Formed& formed, const Taki
   const ReplicaStore& store = *worker->replica.store();
   if (!store.folded || !member.gave) return;
   const Layout& layout = store.parameters;
-  const std::vector<double> row = Values(layout, CopyOf(store.inbox));
+  const std::vector<double> row = Values(layout, CopyOf(store.inbox.row));
   if (row != *member.gave) {
     Due due = SumOf(formed, layout);
     for (std::size_t j = 0; j < row.size(); ++j) {
       if (row[j] == member.gave->at(j)) due.sum[j] = row[j];
     }
-    CheckNear("untouched", WorkerName(worker->number), layout, CopyOf(store.inbox), due,
+    CheckNear("untouched", WorkerName(worker->number), layout, CopyOf(store.inbox.row), due,
               StepsOf(formed));
     ++world_->result.landed_in_part;
   }
@@ -206,7 +206,7 @@ void MeshGroupLaws::CheckInbox(const Worker& worker, const Formed& formed, const
     inbox.size[j] += due.size[j] + std::abs(gave);
   }
   if (worker.replica.applying()) return;  // the inbox may be on its way into the parameters
-  const bool one = worker.replica.store()->inbox_rounds == 1;
+  const bool one = worker.replica.store()->inbox.rounds == 1;
   CheckNear("result", WorkerName(worker.number), ShapeOf(worker, formed.group.kind), after, inbox,
             4 * steps, world_->setting.exact && !background && one);
 }
@@ -239,8 +239,8 @@ void MeshGroupLaws::CheckFetched(Worker* worker, const Formed& formed) {
     inbox.sum[j] += due.sum[j];
     inbox.size[j] += due.size[j];
   }
-  CheckNear("torn", WorkerName(worker->number), store.gradients, CopyOf(store.inbox), inbox,
-            4.0 * StepsOf(formed), world_->setting.exact && store.inbox_rounds == 1);
+  CheckNear("torn", WorkerName(worker->number), store.gradients, CopyOf(store.inbox.row), inbox,
+            4.0 * StepsOf(formed), world_->setting.exact && store.inbox.rounds == 1);
   world_->SetVersion(worker);
 }
 

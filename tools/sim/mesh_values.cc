@@ -65,16 +65,16 @@ Bytes SumOf(const ReplicaStore& store, std::initializer_list<Memory::Input> from
 
 Bytes SharedOf(const ReplicaStore& store) {
   if (!store.base.empty()) return SumOf(store, {{Memory::In(store.base.data())}});
-  if (!store.background || store.inbox_rounds == 0) return SumOf(store, {{Memory::Tensors()}});
+  if (!store.background || store.inbox.rounds == 0) return SumOf(store, {{Memory::Tensors()}});
   if (store.folding && store.before.empty()) {
-    return SumOf(store, {{Memory::In(store.inbox.data())}});
+    return SumOf(store, {{Memory::In(store.inbox.row.data())}});
   }
   Bytes inbox = InboxOf(store);
   return SumOf(store, {{Memory::Tensors()}, {Memory::In(inbox.data())}});
 }
 
 Bytes InboxOf(const ReplicaStore& store) {
-  Bytes inbox = CopyOf(store.inbox);
+  Bytes inbox = CopyOf(store.inbox.row);
   if (!store.folded) return inbox;
   Bytes before = CopyOf(store.before);
   const Memory::Place start = before.empty() ? Memory::Tensors() : Memory::In(before.data());
@@ -96,8 +96,8 @@ Version VersionOf(const ReplicaStore& store) {
   Version version{.shared = SharedOf(store),
                   .kept = Read(store.kept.layout()),
                   .inbox = {},
-                  .iteration = store.iteration + store.inbox_gain};
-  if (store.inbox_rounds != 0 && !store.background) version.inbox = CopyOf(store.inbox);
+                  .iteration = store.iteration + store.inbox.gain};
+  if (store.inbox.rounds != 0 && !store.background) version.inbox = CopyOf(store.inbox.row);
   return version;
 }
 

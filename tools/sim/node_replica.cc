@@ -69,7 +69,7 @@ std::int64_t NodeReplica::AddInbox() {
 }
 
 StepReplica::Inbox NodeReplica::TakeInbox() {
-  const Inbox inbox{.rounds = store_->inbox_rounds, .iteration = store_->inbox_iteration};
+  const Inbox inbox{.rounds = store_->inbox.rounds, .iteration = store_->inbox.iteration};
   const bool taken = store_->TakeInbox();
   Settle();
   return taken ? inbox : Inbox();

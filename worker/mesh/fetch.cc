@@ -96,7 +96,7 @@ const Layout& IncomingReplica::LayoutOf(CopiedRow row) const {
 Memory::Place IncomingReplica::PlaceOf(CopiedRow row) {
   if (row == CopiedRow::kKept || row == CopiedRow::kParameters) return Memory::Tensors();
   const bool initial = row == CopiedRow::kInitial;
-  Row* const to = initial ? &store_->initial : &store_->inbox;
+  Row* const to = initial ? &store_->initial : &store_->inbox.row;
   store_->memory->Size(to, initial ? MemoryUse::kInitial : MemoryUse::kInbox,
                        info_->bytes[static_cast<std::size_t>(row)]);
   return Memory::In(to->data());
@@ -190,8 +190,8 @@ Iteration IncomingReplica::Commit() {
   store_->Empty();
   if (info_->inbox_rounds == 0) return info_->iteration;
   Land(CopiedRow::kInbox);
-  store_->inbox_rounds = info_->inbox_rounds;
-  store_->inbox_iteration = info_->inbox_iteration;
+  store_->inbox.rounds = info_->inbox_rounds;
+  store_->inbox.iteration = info_->inbox_iteration;
   return info_->inbox_iteration;
 }
 
@@ -322,16 +322,16 @@ std::shared_ptr<const ReplicaServer::Offer> ReplicaServer::TakeReplica(bool all)
   }
   if (all && store_->kept.bytes() != 0)
     give(CopiedRow::kKept, store_->kept.layout(), store_->kept.Place());
-  const bool filled = all && store_->inbox_rounds != 0 && !store_->background;
+  const bool filled = all && store_->inbox.rounds != 0 && !store_->background;
   if (filled) {
-    rows->SetCopy(CopiedRow::kInbox, Copy(store_->gradients, Memory::In(store_->inbox.data())));
+    rows->SetCopy(CopiedRow::kInbox, Copy(store_->gradients, Memory::In(store_->inbox.row.data())));
   }
   if (rows->stands()) store_->standing.Add(rows);
   auto offer = std::make_shared<Offer>();
-  offer->info = {.iteration = store_->iteration + store_->inbox_gain,
+  offer->info = {.iteration = store_->iteration + store_->inbox.gain,
                  .bytes = {},
-                 .inbox_rounds = filled ? store_->inbox_rounds.load() : 0,
-                 .inbox_iteration = store_->inbox_iteration};
+                 .inbox_rounds = filled ? store_->inbox.rounds.load() : 0,
+                 .inbox_iteration = store_->inbox.iteration};
   for (std::size_t row = 0; row < kCopiedRows; ++row) offer->info.bytes[row] = rows->BytesOf(row);
   offer->rows = std::move(rows);
   return offer;

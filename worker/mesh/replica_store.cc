@@ -52,7 +52,7 @@ void ReplicaStore::Prepare(const Plan& plan) {
   averaged.SetMixesFirst(HasNeighbours(plan) && !AppliesFirst(plan));
   Empty();
   memory->Size(&outbox, MemoryUse::kOutbox, KeepsOutbox(plan) ? bytes : 0);
-  memory->Size(&inbox, MemoryUse::kInbox, rows.inbox && !background ? bytes : 0);
+  memory->Size(&inbox.row, MemoryUse::kInbox, rows.inbox && !background ? bytes : 0);
   memory->Size(&arriving, MemoryUse::kInbox, 0);
   if (!base.empty()) partly_averaged.cells.clear();  // of the parameters
   memory->Size(&base, MemoryUse::kBase, 0);
@@ -69,7 +69,7 @@ Status ReplicaStore::Whole() const {
 void ReplicaStore::UseMemory(std::unique_ptr<Memory> other) {
   const std::lock_guard lock(mutex);
   Empty();
-  for (Row* row : {&initial, &outbox, &inbox, &base, &before}) *row = Row();
+  for (Row* row : {&initial, &outbox, &inbox.row, &base, &before}) *row = Row();
   averaged.Forget();
   kept.Forget();
   other->UseMeter(memory->meter());
@@ -135,8 +135,8 @@ void ReplicaStore::GiveAveraged() {
 void ReplicaStore::Empty() {
   owes = folded = false;
   before = Row();
-  inbox_rounds = 0;
-  inbox_gain = 0;
+  inbox.rounds = 0;
+  inbox.gain = 0;
 }
 
 void ReplicaStore::Deposit() {
@@ -154,62 +154,63 @@ void ReplicaStore::Deposit() {
 }
 
 bool ReplicaStore::TakeInbox() {
-  if (inbox_rounds == 0) return false;
-  PRD_CHECK(inbox.size() == gradients.bytes());
-  memory->Combine(gradients, Memory::Tensors(), {{Memory::In(inbox.data())}});
-  inbox_rounds = 0;
+  if (inbox.rounds == 0) return false;
+  PRD_CHECK(inbox.row.size() == gradients.bytes());
+  memory->Combine(gradients, Memory::Tensors(), {{Memory::In(inbox.row.data())}});
+  inbox.rounds = 0;
   return true;
 }
 
 void ReplicaStore::AddToInbox(const Memory::Place& result, Iteration round, bool latest_only) {
-  const bool newest = inbox_rounds == 0 || round > inbox_iteration;
-  if (inbox_rounds == 0 || (latest_only && newest)) {
-    memory->Size(&inbox, MemoryUse::kInbox, gradients.bytes());
-    memory->Combine(gradients, Memory::In(inbox.data()), {{result}});
+  const bool newest = inbox.rounds == 0 || round > inbox.iteration;
+  if (inbox.rounds == 0 || (latest_only && newest)) {
+    memory->Size(&inbox.row, MemoryUse::kInbox, gradients.bytes());
+    memory->Combine(gradients, Memory::In(inbox.row.data()), {{result}});
   } else if (!latest_only) {
-    const Memory::Place sum = Memory::In(inbox.data());
+    const Memory::Place sum = Memory::In(inbox.row.data());
     memory->Combine(gradients, sum, {{sum}, {result}});
   }
-  ++inbox_rounds;
+  ++inbox.rounds;
   // A result that failed here at first may come after those of later rounds.
-  if (newest) inbox_iteration = std::max(round, iteration.load());
+  if (newest) inbox.iteration = std::max(round, iteration.load());
 }
 
 std::byte* ReplicaStore::MakeRoom() {
-  if (inbox_rounds == 0 && arriving.empty()) std::swap(arriving, inbox);
+  if (inbox.rounds == 0 && arriving.empty()) std::swap(arriving, inbox.row);
   memory->Size(&arriving, MemoryUse::kInbox, gradients.bytes());
   return arriving.data();
 }
 
 const std::byte* ReplicaStore::LandArriving(Iteration round, bool latest_only) {
-  const bool newest = inbox_rounds == 0 || round > inbox_iteration;
-  const bool replaces = inbox_rounds == 0 || (latest_only && newest);
+  const bool newest = inbox.rounds == 0 || round > inbox.iteration;
+  const bool replaces = inbox.rounds == 0 || (latest_only && newest);
   if (!replaces) {
     AddToInbox(Memory::In(arriving.data()), round, latest_only);
     return arriving.data();
   }
-  std::swap(arriving, inbox);
-  ++inbox_rounds;
-  inbox_iteration = std::max(round, iteration.load());
-  return inbox.data();
+  std::swap(arriving, inbox.row);
+  ++inbox.rounds;
+  inbox.iteration = std::max(round, iteration.load());
+  return inbox.row.data();
 }
 
 std::optional<std::int64_t> ReplicaStore::AddInbox() {
-  if (!background || inbox_rounds == 0) return 0;
-  PRD_CHECK(inbox.size() == parameters.bytes());
+  if (!background || inbox.rounds == 0) return 0;
+  PRD_CHECK(inbox.row.size() == parameters.bytes());
   Unfold();
   if (folded) return std::nullopt;
   AboutToChange();
-  memory->Combine(parameters, Memory::Tensors(), {{Memory::Tensors()}, {Memory::In(inbox.data())}});
+  memory->Combine(parameters, Memory::Tensors(),
+                  {{Memory::Tensors()}, {Memory::In(inbox.row.data())}});
   averaged.Written();
-  iteration += std::exchange(inbox_gain, 0);
-  return inbox_rounds.exchange(0);
+  iteration += std::exchange(inbox.gain, 0);
+  return inbox.rounds.exchange(0);
 }
 
 std::shared_ptr<Transfer> ReplicaStore::ReadVirtual(const Memory::Place& row) const {
   const Memory::Input now = {Memory::Tensors()};
-  if (inbox_rounds == 0) return memory->Combine(parameters, row, {now});
-  const Memory::Input changes = {Memory::In(inbox.data())};  // first: `row` may be there
+  if (inbox.rounds == 0) return memory->Combine(parameters, row, {now});
+  const Memory::Input changes = {Memory::In(inbox.row.data())};  // first: `row` may be there
   if (!folded) return memory->Combine(parameters, row, {changes, now});
   if (before.empty()) return memory->Combine(parameters, row, {changes});
   memory->Combine(parameters, row, {changes, {Memory::In(before.data()), kMinus}});  // as Unfold
@@ -223,24 +224,24 @@ std::shared_ptr<Transfer> ReplicaStore::ReadShared(const Memory::Place& row) con
 
 std::optional<Memory::Place> ReplicaStore::SharedPlace() const {
   if (!base.empty()) return Memory::In(base.data());
-  if (background && inbox_rounds != 0) return std::nullopt;
+  if (background && inbox.rounds != 0) return std::nullopt;
   return Memory::Tensors();
 }
 
 void ReplicaStore::SwapBoxes() {
-  std::swap(outbox, inbox);
+  std::swap(outbox, inbox.row);
   memory->Use(&outbox, MemoryUse::kOutbox);
-  memory->Use(&inbox, MemoryUse::kInbox);
+  memory->Use(&inbox.row, MemoryUse::kInbox);
 }
 
 void ReplicaStore::TakeVirtual() {
   Unfold();
-  if (inbox_rounds != 0 && !memory->device()) {
-    ReadVirtual(Memory::In(inbox.data()));
+  if (inbox.rounds != 0 && !memory->device()) {
+    ReadVirtual(Memory::In(inbox.row.data()));
     owes = folded = folding = true;
     return;
   }
-  if (outbox.empty() && inbox_rounds == 0) SwapBoxes();
+  if (outbox.empty() && inbox.rounds == 0) SwapBoxes();
   memory->Size(&outbox, MemoryUse::kOutbox, parameters.bytes());
   ReadVirtual(Memory::In(outbox.data()));
   owes = true;
@@ -254,24 +255,24 @@ void ReplicaStore::TakeChange(const Memory::Place& average, Weight initial_share
 }
 
 void ReplicaStore::LandChange(Iteration gain) {
-  PRD_CHECK(owes && (folded ? inbox : outbox).size() == parameters.bytes());
+  PRD_CHECK(owes && (folded ? inbox.row : outbox).size() == parameters.bytes());
   owes = false;
   if (folded) {
     folding = false;
     Unfold();
-    ++inbox_rounds;
-  } else if (inbox_rounds++ == 0) {
+    ++inbox.rounds;
+  } else if (inbox.rounds++ == 0) {
     SwapBoxes();
   } else {
-    const Memory::Place sum = Memory::In(inbox.data());
+    const Memory::Place sum = Memory::In(inbox.row.data());
     memory->Combine(parameters, sum, {{sum}, {Memory::In(outbox.data())}});
   }
-  inbox_gain += gain;
+  inbox.gain += gain;
 }
 
 void ReplicaStore::Unfold() {
   if (!folded || folding) return;
-  const Memory::Place row = Memory::In(inbox.data());
+  const Memory::Place row = Memory::In(inbox.row.data());
   const Memory::Place start = before.empty() ? Memory::Tensors() : Memory::In(before.data());
   memory->Combine(parameters, row, {{row}, {start, kMinus}});
   owes = folded = false;

@@ -48,28 +48,34 @@ struct ReplicaStore {
   // added to it.
   Row outbox;
   bool owes = false;
-  // TrainsInRounds: the results of `inbox_rounds` rounds that `apply` has not seen, as a sum (or
-  // the newest alone, GroupPlan::newest_only). With it, the replica is that of round
-  // inbox_iteration. AveragesInBackground: the sum of (average - outbox) of `inbox_rounds` groups
-  // that the parameters have not been given. With it, they are the virtual replica, inbox_gain
-  // iterations ahead. The row is made when it is needed; on a device also a second one, where a
-  // reduction begins before the parameters have been given what came of the one before.
-  Row inbox;
-  // On a host such a reduction folds the inbox: parameters + inbox take its place, are contributed,
-  // and are replaced by the average. When the reduction is over, also if it fails, what is there
-  // less the parameters of its start is the inbox. `before` has these, from when they change.
+
+  // What has come, and no parameters have yet.
+  struct Inbox {
+    // TrainsInRounds: the results of so many rounds that `apply` has not seen, as a sum (or the
+    // newest alone, GroupPlan::newest_only). With it, the replica is that of round `iteration`.
+    // AveragesInBackground: the sum of (average - outbox) of so many groups that the parameters
+    // have not been given. With it, they are the virtual replica, `gain` iterations ahead. The row
+    // is made when it is needed; on a device also a second one, where a reduction begins before the
+    // parameters have been given what came of the one before.
+    Row row;
+    // Atomic, for TrainsInRounds: the caller takes the inbox and clears this last. The background
+    // thread alone fills it, and need not wait for the mutex to know that it is empty.
+    std::atomic<std::int64_t> rounds = 0;
+    Iteration iteration = 0;
+    Iteration gain = 0;
+  } inbox;
+
+  // On a host a reduction of AveragesInBackground folds the inbox: parameters + inbox take its
+  // place, are contributed, and are replaced by the average. When the reduction is over, also if it
+  // fails, what is there less the parameters of its start is the inbox. `before` has these, from
+  // when they change.
   bool folded = false;
   Row before;
   // The reduction may still write. Only the background thread writes this.
   std::atomic<bool> folding = false;
-  // Atomic, for TrainsInRounds: the caller takes the inbox and clears this last. The background
-  // thread alone fills it, and need not wait for the mutex to know that it is empty.
-  std::atomic<std::int64_t> inbox_rounds = 0;
-  Iteration inbox_iteration = 0;
   // TrainsInRounds, on a host: what a round's result comes to. It is the inbox's own row where the
   // inbox is empty, and becomes the inbox then. The background thread's alone.
   Row arriving;
-  Iteration inbox_gain = 0;
   bool background = false;  // AveragesInBackground
   // The call returned before its reduction had ended; a device's stream waits for that instead.
   // Until the caller is back, no other group reads or writes the parameters.
@@ -208,7 +214,7 @@ struct ReplicaStore {
   std::shared_ptr<Transfer> ReadVirtual(const Memory::Place& row) const;
   void TakeVirtual();
   // The row of what is contributed, if that is none of the caller's.
-  std::byte* contributed() { return (folded ? inbox : outbox).data(); }
+  std::byte* contributed() { return (folded ? inbox.row : outbox).data(); }
   // outbox = average - outbox. The average is a row and the initial model's share.
   void TakeChange(const Memory::Place& average, Weight initial_share);
   // inbox += outbox, which has average - outbox and is worth `gain` iterations. Groups that add
