@@ -417,11 +417,12 @@ const char* prd_log_line(prd_session* session) {
 
 void prd_leave_soon(prd_session* session, const char* reason, int64_t grace_ms) {
   if (!Here(session)) return;
-  session->calls->LeaveSoon(reason == nullptr ? "" : reason, std::chrono::milliseconds(grace_ms));
+  session->calls->any_thread().LeaveSoon(reason == nullptr ? "" : reason,
+                                         std::chrono::milliseconds(grace_ms));
 }
 
 void prd_tell_loss(prd_session* session, double loss) {
-  if (Here(session)) session->calls->TellLoss(loss);
+  if (Here(session)) session->calls->any_thread().TellLoss(loss);
 }
 
 int32_t prd_mean(prd_session* session, const double* values, uint64_t count) {
@@ -455,24 +456,26 @@ int32_t prd_get_mean(prd_session* session, double* mean, uint64_t count) {
 int32_t prd_stop(prd_session* session, const char* reason) {
   return prd::Guarded(&prd::thread_message, [&] {
     if (!Here(session)) return prd::NotHere();
-    return session->calls->Stop(reason == nullptr ? "" : reason);
+    return session->calls->any_thread().Stop(reason == nullptr ? "" : reason);
   });
 }
 
-double prd_clock(const prd_session* session) { return Here(session) ? session->calls->clock() : 0; }
+double prd_clock(const prd_session* session) {
+  return Here(session) ? session->calls->any_thread().clock() : 0;
+}
 
 void prd_cancel(prd_session* session) {
-  if (Here(session)) session->calls->Cancel();
+  if (Here(session)) session->calls->any_thread().Cancel();
 }
 
 int32_t prd_interrupted(const prd_session* session) {
-  return Here(session) && session->calls->interrupted() ? 1 : 0;
+  return Here(session) && session->calls->any_thread().interrupted() ? 1 : 0;
 }
 
 int32_t prd_get_progress(const prd_session* session, prd_progress* progress) {
   return prd::Guarded(&prd::thread_message, [&] {
     if (!Here(session)) return prd::NotHere();
-    const prd::Progress from = session->calls->progress();
+    const prd::Progress from = session->calls->any_thread().progress();
     prd_progress to = {};
     to.workers = from.workers;
     to.steps = from.steps;
@@ -489,7 +492,7 @@ int32_t prd_get_progress(const prd_session* session, prd_progress* progress) {
 int32_t prd_get_share(const prd_session* session, int32_t ahead, prd_batch_share* share) {
   return prd::Guarded(&prd::thread_message, [&] {
     if (!Here(session)) return prd::NotHere();
-    const prd::BatchShare from = session->calls->share(ahead);
+    const prd::BatchShare from = session->calls->any_thread().share(ahead);
     prd_batch_share to = {};
     to.step = from.step;
     to.first = from.first;
@@ -502,7 +505,7 @@ int32_t prd_get_share(const prd_session* session, int32_t ahead, prd_batch_share
 int32_t prd_get_group_transports(const prd_session* session, prd_group_transports* transports) {
   return prd::Guarded(&prd::thread_message, [&] {
     if (!Here(session)) return prd::NotHere();
-    const prd::GroupTransports from = session->calls->group_transports();
+    const prd::GroupTransports from = session->calls->any_thread().group_transports();
     prd_group_transports to = {};
     to.collective = from.collective;
     to.exchange = from.exchange;
@@ -514,7 +517,7 @@ int32_t prd_get_group_transports(const prd_session* session, prd_group_transport
 int32_t prd_get_memory(const prd_session* session, uint64_t index, prd_memory* memory) {
   return prd::Guarded(&prd::thread_message, [&] {
     if (!Here(session)) return prd::NotHere();
-    const std::vector<prd::MemoryHeld> uses = session->calls->memory();
+    const std::vector<prd::MemoryHeld> uses = session->calls->any_thread().memory();
     if (index >= uses.size()) {
       return prd::Status(prd::Code::kNotFound, "index: found " + std::to_string(index) +
                                                    ", there are " + std::to_string(uses.size()));
@@ -530,20 +533,22 @@ int32_t prd_get_memory(const prd_session* session, uint64_t index, prd_memory* m
   });
 }
 
-int32_t prd_rank(const prd_session* session) { return Here(session) ? session->calls->rank() : -1; }
+int32_t prd_rank(const prd_session* session) {
+  return Here(session) ? session->calls->any_thread().rank() : -1;
+}
 int32_t prd_workers(const prd_session* session) {
-  return Here(session) ? session->calls->workers() : 0;
+  return Here(session) ? session->calls->any_thread().workers() : 0;
 }
 int64_t prd_iteration(const prd_session* session) {
-  return Here(session) ? session->calls->iteration() : 0;
+  return Here(session) ? session->calls->any_thread().iteration() : 0;
 }
 const char* prd_engine(prd_session* session) {
   if (!Here(session)) return "";
-  session->engine = session->calls->engine();
+  session->engine = session->calls->any_thread().engine();
   return session->engine.c_str();
 }
 int32_t prd_needs_gradients(const prd_session* session) {
-  return Here(session) && session->calls->needs_gradients() ? 1 : 0;
+  return Here(session) && session->calls->any_thread().needs_gradients() ? 1 : 0;
 }
 
 }  // extern "C"

@@ -12,6 +12,7 @@ class Session::Impl {
   explicit Impl(std::unique_ptr<SessionCalls> calls) : calls_(std::move(calls)) {}
 
   SessionCalls* calls() { return calls_.get(); }
+  AnyThreadCalls& any_thread() { return calls_->any_thread(); }
 
   // Runs the call that this makes, of calls(), to its end. What `apply` throws leaves it, once the
   // worker has left the job.
@@ -100,25 +101,25 @@ Status Session::Finish(FinishOptions options) {
 Status Session::Leave(const std::string& reason) {
   return impl_->Run("Leave", [&] { return impl_->calls()->Leave(reason); });
 }
-Progress Session::progress() const { return impl_->calls()->progress(); }
+Progress Session::progress() const { return impl_->any_thread().progress(); }
 void Session::LeaveSoon(const char* reason, std::chrono::milliseconds grace) {
-  impl_->calls()->LeaveSoon(reason, grace);
+  impl_->any_thread().LeaveSoon(reason, grace);
 }
-void Session::TellLoss(double loss) { impl_->calls()->TellLoss(loss); }
-Status Session::Stop(const std::string& reason) { return impl_->calls()->Stop(reason); }
-void Session::Cancel() { impl_->calls()->Cancel(); }
+void Session::TellLoss(double loss) { impl_->any_thread().TellLoss(loss); }
+Status Session::Stop(const std::string& reason) { return impl_->any_thread().Stop(reason); }
+void Session::Cancel() { impl_->any_thread().Cancel(); }
 
-bool Session::Interrupted() const { return impl_->calls()->interrupted(); }
+bool Session::Interrupted() const { return impl_->any_thread().interrupted(); }
 
-BatchShare Session::share(int ahead) const { return impl_->calls()->share(ahead); }
-double Session::clock() const { return impl_->calls()->clock(); }
-int Session::rank() const { return impl_->calls()->rank(); }
-int Session::workers() const { return impl_->calls()->workers(); }
-std::int64_t Session::iteration() const { return impl_->calls()->iteration(); }
-bool Session::needs_gradients() const { return impl_->calls()->needs_gradients(); }
-GroupTransports Session::group_transports() const { return impl_->calls()->group_transports(); }
-std::vector<MemoryHeld> Session::memory() const { return impl_->calls()->memory(); }
-GroupTransports Session::group_ways() const { return impl_->calls()->group_transports(); }
-std::string Session::engine() const { return impl_->calls()->engine(); }
+BatchShare Session::share(int ahead) const { return impl_->any_thread().share(ahead); }
+double Session::clock() const { return impl_->any_thread().clock(); }
+int Session::rank() const { return impl_->any_thread().rank(); }
+int Session::workers() const { return impl_->any_thread().workers(); }
+std::int64_t Session::iteration() const { return impl_->any_thread().iteration(); }
+bool Session::needs_gradients() const { return impl_->any_thread().needs_gradients(); }
+GroupTransports Session::group_transports() const { return impl_->any_thread().group_transports(); }
+std::vector<MemoryHeld> Session::memory() const { return impl_->any_thread().memory(); }
+GroupTransports Session::group_ways() const { return impl_->any_thread().group_transports(); }
+std::string Session::engine() const { return impl_->any_thread().engine(); }
 
 }  // namespace prd

@@ -59,7 +59,7 @@ Result<std::unique_ptr<SessionCalls>> SessionCalls::Create(SessionOptions option
 
 SessionCalls::~SessionCalls() {
   GiveUpCall();
-  if (over_ || (!attached_ && !joining_)) return;
+  if (over_ || (!any_thread_.attached() && !joining_)) return;
   if (!call_.Begin("~Session", LeaveJob("its session was destroyed")).ok()) return;
   while (call_.Next() != CallInProgress::Wants::kDone) {
   }
@@ -73,7 +73,7 @@ Status SessionCalls::BeginLeave(const char* name, std::string reason) {
 }
 
 void SessionCalls::GiveUpCall() {
-  if (call_.GiveUp()) early_.reset();
+  if (call_.GiveUp()) SetEarly(std::nullopt);
 }
 
 Task<CallDone> SessionCalls::Drive(Background::Request request, bool may_be_early) {
@@ -86,12 +86,13 @@ Task<CallDone> SessionCalls::Drive(Background::Request request, bool may_be_earl
       failed.status = co_await LeaveAsApplyFailed();
       co_return failed;
     }
-    background_->Ask([at = iteration(), duty](SessionCore* core, Instant now, Actions* out) {
-      core->Applied(now, at, duty.rounds(), out, duty.digest());
-    });
+    background_->Ask(
+        [at = any_thread_.iteration(), duty](SessionCore* core, Instant now, Actions* out) {
+          core->Applied(now, at, duty.rounds(), out, duty.digest());
+        });
     reply = co_await CallInProgress::Answer{&call_};
   }
-  if (reply.early) early_ = reply.done.step;
+  if (reply.early) SetEarly(reply.done.step);
   co_return std::move(reply.done);
 }
 
@@ -177,7 +178,7 @@ Task<Status> SessionCalls::LeaveAsApplyFailed() {
 // ---- calls ----
 
 Status SessionCalls::Ready() const {
-  if (!attached_) {
+  if (!any_thread_.attached()) {
     return NotNow(attach_.ok() ? "Attach has not succeeded yet"
                                : "Attach failed: " + attach_.ToString());
   }
@@ -198,12 +199,6 @@ Status SessionCalls::ReadyToTrain() const {
                                          : "the job began anew: " + wrong.message());
 }
 
-bool SessionCalls::needs_gradients() const {
-  if (!in_job()) return false;
-  const Welcome newest = welcome();
-  return NeedsGradients(newest.plan) || newest.on_nonfinite == OnNonfinite::kDrop;
-}
-
 // Why this replica cannot be trained as the job wants.
 Status SessionCalls::CheckUse(const Welcome& welcome) const {
   if (!replica_.gradients.empty()) return Status::Ok();
@@ -221,9 +216,9 @@ Status SessionCalls::CheckUse(const Welcome& welcome) const {
 
 Task<Status> SessionCalls::Attach(Replica replica) {
   if (over_) co_return HasLeft();
-  if (attached_) co_return NotNow("Attach has succeeded already");
+  if (any_thread_.attached()) co_return NotNow("Attach has succeeded already");
   attach_ = co_await JoinJob(std::move(replica));
-  if (!attached_) co_return attach_;
+  if (!any_thread_.attached()) co_return attach_;
   const Status wrong = CheckUse(welcome());
   if (!wrong.ok() && !replica_.gradients_later) {
     (void)(co_await LeaveJob(wrong.message(), Leaving::kFailed)).ok();
@@ -289,7 +284,7 @@ Task<Status> SessionCalls::JoinJob(Replica replica) {
   joining_ = false;
   GiveToCaller();
   if (!done.status.ok()) co_return done.status;
-  attached_ = true;
+  any_thread_.SetAttached();
   SayMemory(welcome());
   computed_.Begin();
   co_return Status::Ok();
@@ -465,12 +460,18 @@ Task<Status> SessionCalls::LeaveJob(std::string reason, Leaving why) {
 
 // ---- a step that returned before its reduction was through ----
 
+void SessionCalls::SetEarly(std::optional<StepOutcome> said) {
+  early_ = std::move(said);
+  any_thread_.SetEarly(early_ ? std::optional(early_->iteration) : std::nullopt);
+}
+
 // Whether the step before went as it said. What it takes to make it good is done here.
 Task<Status> SessionCalls::Settle() {
   if (!early_) co_return Status::Ok();
   background_->AskToSettle();
   const Background::Reply reply = co_await CallInProgress::Answer{&call_};
-  const StepOutcome said = *std::exchange(early_, std::nullopt);
+  const StepOutcome said = *early_;
+  SetEarly(std::nullopt);
   computed_.BeginAfter(reply.at);
   const StepOutcome& came = reply.done.step;
   settled_.attempts += came.attempts - said.attempts;
@@ -488,68 +489,7 @@ void SessionCalls::SettleSoon() {
     background_->Cancel();
     (void)background_->Await(kForEver);
   }
-  early_.reset();
-}
-
-// ---- any thread ----
-
-Progress SessionCalls::progress() const {
-  if (forked()) return {};
-  const SessionView::Progress now = background_->view().progress();
-  return {.steps = now.job.trained.steps,
-          .samples = now.job.trained.samples,
-          .workers = now.job.workers,
-          .goal_steps = now.goal.steps,
-          .goal_samples = now.goal.samples,
-          .done = now.job.done,
-          .own_steps = now.own.steps,
-          .own_samples = now.own.samples};
-}
-
-Status SessionCalls::Stop(const std::string& reason) {
-  if (forked()) return NotNow("this process was forked from the one that has the session");
-  if (!attached_) return NotNow("Stop: call Attach first");
-  if (!welcome().job_calls) {
-    return NotNow(
-        "Stop: the controller is of an older version, which takes it from operators alone "
-        "(prdctl end)");
-  }
-  background_->Stop(reason);
-  return Status::Ok();
-}
-
-BatchShare SessionCalls::share(int ahead) const {
-  if (!in_job()) return {};
-  const StepShares shares = background_->view().shares();
-  const Welcome job = welcome();
-  if (shares.batch() == 0) {  // the engine divides none: a batch of each worker's own
-    if (options_.batch == 0) return {};
-    std::int64_t own = std::max<std::int64_t>(options_.batch / std::max(job.workers, 1), 1);
-    if (options_.max_share > 0) own = std::min(own, options_.max_share);
-    return {.step = iteration() + 1 + ahead, .first = 0, .samples = own, .batch = 0};
-  }
-  std::uint32_t lead = lead_.load();
-  const auto asked = static_cast<std::uint32_t>(std::max(ahead, 0));
-  while (asked > lead && !lead_.compare_exchange_weak(lead, asked)) {
-  }
-  const StepShares::Piece piece =
-      ahead > 0 ? shares.Ahead(iteration(), ahead) : shares.Next(iteration());
-  return {
-      .step = piece.step, .first = piece.first, .samples = piece.samples, .batch = shares.batch()};
-}
-
-double SessionCalls::clock() const {
-  const int workers = this->workers();
-  if (workers <= 0) return 0;
-  const std::int64_t batch = background_->view().shares().batch();
-  return batch > 0 ? static_cast<double>(progress().samples) / static_cast<double>(batch)
-                   : static_cast<double>(progress().steps) / workers;
-}
-
-GroupTransports SessionCalls::group_transports() const {
-  return {.collective = background_->view().groups(Way::kCollective),
-          .exchange = background_->view().groups(Way::kExchange),
-          .staged = background_->view().groups(Way::kStaged)};
+  SetEarly(std::nullopt);
 }
 
 }  // namespace prd

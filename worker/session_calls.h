@@ -5,9 +5,6 @@
 #ifndef PRD_WORKER_SESSION_CALLS_H_
 #define PRD_WORKER_SESSION_CALLS_H_
 
-#include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -15,13 +12,13 @@
 #include <vector>
 
 #include "prd/session.h"
+#include "worker/any_thread_calls.h"
 #include "worker/background.h"
 #include "worker/call_in_progress.h"
 #include "worker/compute_time.h"
 #include "worker/core/step_procedure.h"
 #include "worker/device/device_memory.h"
 #include "worker/entrance.h"
-#include "worker/session_checks.h"
 #include "worker/task.h"
 #include "worker/tensor_watch.h"
 
@@ -36,7 +33,9 @@ class SessionCalls {
   SessionCalls(const SessionCalls&) = delete;
   SessionCalls& operator=(const SessionCalls&) = delete;
 
-  // The calls below, but those of any thread, are made inside entrance().Enter.
+  AnyThreadCalls& any_thread() { return any_thread_; }
+
+  // The calls below are made inside entrance().Enter.
   Entrance& entrance() { return entrance_; }
   bool forked() const { return entrance_.forked(); }
 
@@ -63,39 +62,11 @@ class SessionCalls {
   void GiveToCaller();
   const std::function<void()>& apply() const { return replica_.apply; }
 
-  // ---- any thread ----
-
-  void Cancel() { background_->Cancel(); }
-  void LeaveSoon(const char* reason, std::chrono::milliseconds grace) {
-    background_->LeaveSoon(reason, std::min(grace, kLongestTimeout));
-  }
-  void TellLoss(double loss) {
-    if (!forked()) background_->TellLoss(loss);
-  }
-  Status Stop(const std::string& reason);
-  double clock() const;
-  BatchShare share(int ahead) const;
-  int rank() const { return in_job() ? welcome().rank : -1; }
-  int workers() const { return in_job() ? welcome().workers : 0; }
-  std::string engine() const { return in_job() ? welcome().engine : std::string(); }
-  bool needs_gradients() const;
-  bool interrupted() const { return background_->view().interrupted(); }
-  Progress progress() const;
-  GroupTransports group_transports() const;
-  std::vector<MemoryHeld> memory() const { return meter_->Uses(); }
-  Iteration iteration() const {
-    return early_ ? early_->iteration : background_->store()->iteration.load();
-  }
-
  private:
   SessionCalls(SessionOptions options, std::unique_ptr<Background> background)
-      : options_(std::move(options)),
-        background_(std::move(background)),
-        meter_(background_->store()->memory->meter()) {}
+      : options_(std::move(options)), background_(std::move(background)) {}
 
   void GiveUpCall();
-  // Attached, in the process that is.
-  bool in_job() const { return attached_ && !forked(); }
   Welcome welcome() const { return background_->view().welcome(); }
   Status Ready() const;
   Status HasLeft() const;
@@ -119,6 +90,7 @@ class SessionCalls {
   void SayMemory(const Welcome& welcome);
   Task<Status> Settle();
   void SettleSoon();
+  void SetEarly(std::optional<StepOutcome> said);
   StepResult Describe(const StepOutcome& outcome) const;
 
   // A call of the session, between what the caller has enqueued before it on this stream and what
@@ -150,23 +122,21 @@ class SessionCalls {
 
   const SessionOptions options_;
   std::unique_ptr<Background> background_;
-  const std::shared_ptr<MemoryMeter> meter_;
   Replica replica_;
   DeviceMemory* device_ = nullptr;  // the store's, if the replica is on one
   std::optional<TensorWatch> watch_;
   Entrance entrance_;
+  AnyThreadCalls any_thread_{&options_, &entrance_, background_.get()};
 
   CallInProgress call_{background_.get()};
   StepResult result_;
 
   Status attach_;  // what the last one gave
   bool joining_ = false;
-  std::atomic<bool> attached_ = false;
   bool paused_ = false;
   bool mean_resumes_ = false;  // it pauses for a Mean that is to be called again
   std::vector<double> given_, mean_;
   bool said_samples_ = false;
-  mutable std::atomic<std::uint32_t> lead_ = 0;  // steps for which shares were asked ahead
   bool said_nonfinite_ = false;
   bool over_ = false;
   std::string failed_;       // what made the session leave the job, if not the caller

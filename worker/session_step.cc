@@ -43,10 +43,10 @@ Task<Status> SessionCalls::Step(StepInput input) {
   PRD_CO_RETURN_IF_ERROR(settled);
   PRD_CO_RETURN_IF_ERROR(WaitForCaller());
   const auto computed = std::chrono::nanoseconds(computed_.so_far());
-  prd::Ready ready = local.ReadyAt(iteration());
+  prd::Ready ready = local.ReadyAt(any_thread_.iteration());
   ready.step_ns = computed.count();
   ready.samples = input.samples;
-  ready.lead = lead_.load();
+  ready.lead = any_thread_.lead();
   const CallDone done = co_await Drive(
       [ready, discard, taken = local.rounds(), nonfinite = looked.nonfinite](
           SessionCore* core, Instant now, Actions* out) {
