@@ -331,7 +331,7 @@ class MeshBreaksTest : public ::testing::TestWithParam<std::tuple<MeshSecurity, 
   }
   std::uint64_t Resumed() {
     std::uint64_t resumed = 0;
-    for (const std::size_t w : all_) resumed += job_[w].mesh().resumed();
+    for (const std::size_t w : all_) resumed += job_[w].mesh().counters().resumed;
     return resumed;
   }
 

@@ -243,7 +243,7 @@ void MeshRun::Serve(Worker* worker) {
                                   std::to_string(forged) + " forged frames where " +
                                   std::to_string(tampered) + " are");
   }
-  const std::size_t kept = worker->mesh->early_bytes();
+  const std::size_t kept = worker->mesh->counters().early_bytes;
   if (kept > std::max(world_.setting.early_bytes, 2 * replica.store()->LongestRow())) {
     throw Violation("bounded", WorkerName(worker->number) + " keeps " + std::to_string(kept) +
                                    " bytes of frames that came early");
@@ -253,7 +253,7 @@ void MeshRun::Serve(Worker* worker) {
 
 void MeshRun::Tally(const Worker& worker) {
   if (worker.mesh == nullptr) return;
-  world_.result.resumed += worker.mesh->resumed();
+  world_.result.resumed += worker.mesh->counters().resumed;
   world_.result.forged += worker.mesh->counters().forged;
 }
 

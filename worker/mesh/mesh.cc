@@ -158,7 +158,12 @@ void Mesh::StartReduce(Instant now, const Group& group, Reduced what, Iteration 
                                         .direct_bytes = options_.direct_bytes};
   active_.emplace(context, now, group, what, gain, in_place);
   Advance(now);
-  if (!active_->hears()) HearFailures(now);
+  if (!active_->hears()) {
+    // Those that came before their group.
+    for (EarlyFrames::Kept& frame : early_.TakeFailures(directory_.run(), group.id)) {
+      OnGroupFrame(now, frame.header, std::move(frame.payload));
+    }
+  }
   link_.Service(now);
 }
 
@@ -190,7 +195,7 @@ void Mesh::GiveUpReduce(const std::string& why) {
 
 void Mesh::StartFetch(Instant now, const GroupMember& source, GroupId result, bool contributed,
                       bool in_place) {
-  Meet(now, source);
+  Meet(now, {&source, 1});
   more_to_do_ = true;
   copies_.StartFetch(now, {.source = source,
                            .what = {.result = result, .in_place = in_place},
@@ -203,7 +208,7 @@ void Mesh::CancelFetch() {
 }
 
 void Mesh::StartSample(Instant now, const GroupMember& source) {
-  Meet(now, source);
+  Meet(now, {&source, 1});
   more_to_do_ = true;
   copies_.StartSample(now, source);
 }
@@ -219,13 +224,6 @@ void Mesh::Probe(Instant now, const SharedList<GroupMember>& targets) {
 }
 
 // ---- what comes in ----
-
-bool Mesh::ReceiveOne(Instant now) {
-  std::optional<Intake::Frame> frame;
-  if (!intake_.Take(now, &frame)) return false;
-  if (frame) OnFrame(now, frame->header, std::move(frame->payload));
-  return true;
-}
 
 void Mesh::OnFrame(Instant now, const FrameHeader& header, SharedBytes payload) {
   switch (header.kind) {
@@ -283,13 +281,6 @@ void Mesh::OnGroupFrame(Instant now, const FrameHeader& header, SharedBytes payl
   }
   const bool counts = ours && active_->OnFrame(now, header, std::move(payload));
   ++(counts ? counters_.received : counters_.dropped);
-}
-
-// Those that came before their group.
-void Mesh::HearFailures(Instant now) {
-  for (EarlyFrames::Kept& frame : early_.TakeFailures(directory_.run(), active_->id())) {
-    OnGroupFrame(now, frame.header, std::move(frame.payload));
-  }
 }
 
 // ---- questions ----
@@ -396,7 +387,9 @@ void Mesh::Service(Instant now) {
   if (active_) Advance(now);
   bool busy = true;
   for (int turn = 0; busy && turn < kFramesPerService; ++turn) {
-    busy = ReceiveOne(now);
+    std::optional<Intake::Frame> frame;
+    busy = intake_.Take(now, &frame);
+    if (frame) OnFrame(now, frame->header, std::move(frame->payload));
     busy = (active_ && active_->SendOwn(now)) || busy;
   }
   more_to_do_ = more_to_do_ || busy;
@@ -492,6 +485,8 @@ Mesh::Counters Mesh::counters() const {
   all.dropped += intake_.counters().dropped;
   all.forged = intake_.counters().forged;
   all.repeated = intake_.counters().repeated;
+  all.early_bytes = early_.bytes();
+  all.resumed = peers_.resumed();
   return all;
 }
 

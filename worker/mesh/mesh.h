@@ -31,6 +31,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -214,16 +215,15 @@ class Mesh {
     std::uint64_t received = 0;             // frames that counted, beside these:
     std::uint64_t acknowledgements = 0;     // and questions for what may be lost
     std::uint64_t early = 0;                // kept for a group that was not announced here yet
+    std::size_t early_bytes = 0;            // of those that are kept now
     std::uint64_t dropped = 0;              // of no use: of groups that are over, and the intake's
     std::uint64_t forged = 0;               // Intake::Counters
     std::uint64_t repeated = 0;             // the same
+    std::uint64_t resumed = 0;              // connections that broke, and went on (Peers)
     std::array<std::uint64_t, 3> groups{};  // that ended ok, by Way
     Communicators::Choice newest;           // of the last of them
   };
   Counters counters() const;
-  // Bytes of the frames that are kept now for groups not announced here yet.
-  std::size_t early_bytes() const { return early_.bytes(); }
-  std::uint64_t resumed() const { return peers_.resumed(); }
   const Door::Counters& connections() const { return intake_.connections(); }
   Transport::Counters transported() const { return transport_->counters(); }
   const Exchange::Counters& exchanged() const { return exchange_.counters(); }
@@ -234,20 +234,17 @@ class Mesh {
        ReplicaStore* store, MeshEvents* events);
   void Forget(Incarnation self, RunId run);
   void ForgetMember(Instant now, Incarnation member);
-  void Meet(Instant now, const std::vector<GroupMember>& members);
-  void Meet(Instant now, const GroupMember& member);
+  void Meet(Instant now, std::span<const GroupMember> members);
   void Introduce(Instant now, const GroupMember& member);
 
   void Warm();
   void Advance(Instant now);
 
-  bool ReceiveOne(Instant now);
   void OnFrame(Instant now, const FrameHeader& header, SharedBytes payload);
   void OnGroupFrame(Instant now, const FrameHeader& header, SharedBytes payload);
   void OnPing(Instant now, const FrameHeader& header, SharedBytes payload);
   bool OnPong(Instant now, const FrameHeader& header);
   Answer AnswerTo(Instant now, const FrameHeader& ping, const std::string& endpoint);
-  void HearFailures(Instant now);
   void OnLost(Instant now, const std::string& endpoint);
   void GiveUp(Instant now, const std::string& endpoint);
   void FinishReduce(Instant now);

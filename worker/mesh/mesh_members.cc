@@ -1,5 +1,6 @@
 // Mesh: its members, whom the controller announces, and says to be out.
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,12 +19,10 @@ void Mesh::Announce(Instant now, const SharedList<GroupMember>& members, bool co
   }
 }
 
-void Mesh::Meet(Instant now, const GroupMember& member) {
-  if (directory_.Meet(member)) Introduce(now, member);
-}
-
-void Mesh::Meet(Instant now, const std::vector<GroupMember>& members) {
-  for (const GroupMember& member : members) Meet(now, member);
+void Mesh::Meet(Instant now, std::span<const GroupMember> members) {
+  for (const GroupMember& member : members) {
+    if (directory_.Meet(member)) Introduce(now, member);
+  }
 }
 
 // What goes to where the member is, goes to this incarnation of it.
