@@ -45,8 +45,8 @@ BUGS = {
         "before.empty() || Planted(\"unfolded-with-new-parameters\") ? Memory::Tensors()"),
     "folded-as-a-change": (
         "group_reduction.cc",
-        "Reduces::kVirtual && !store->folded;",
-        "Reduces::kVirtual && (!store->folded || Planted(\"folded-as-a-change\"));"),
+        "OwnPart::What::kVirtual && !store->folded;",
+        "OwnPart::What::kVirtual && (!store->folded || Planted(\"folded-as-a-change\"));"),
     "copied-while-a-result-lands": (
         "fetch.cc",
         "  if (waiting_.empty() || store_->landing) return;\n",
@@ -159,8 +159,9 @@ BUGS = {
         "    links_.DropQueued();\n    GiveUpPlane(now, status.message());\n",
         "    links_.DropQueued();\n"
         "    if (Planted(\"sum-of-a-failed-round\") && reduction_ && staging_ != nullptr &&\n"
-        "        (what_ == Reduces::kParameters || what_ == Reduces::kGradients)) {\n"
-        "      context_.store->memory->Combine(*shape_, 0, shape_->bytes() / 16 * 8,\n"
+        "        (part_.what() == OwnPart::What::kParameters ||\n"
+        "         part_.what() == OwnPart::What::kGradients)) {\n"
+        "      context_.store->memory->Combine(part_.shape(), 0, part_.shape().bytes() / 16 * 8,\n"
         "                                      std::vector<Memory::Place>{Memory::Tensors()},\n"
         "                                      std::vector<Memory::Input>{{ResultRow()}}, {1, 1});\n"
         "    }\n"
@@ -251,7 +252,7 @@ RUN_BUGS = {
         "group_reduction.cc",
         "  links_.Progress(now);\n  return hears_ = true;\n",
         "  links_.Progress(now);\n"
-        "  if (Planted(\"landing-from-the-beginning\")) context_.store->landing = InPlace() && Commits();\n"
+        "  if (Planted(\"landing-from-the-beginning\")) context_.store->landing = part_.InPlace() && part_.Commits();\n"
         "  return hears_ = true;\n"),
     "mix-with-another-weight": (
         "exchange.cc",

@@ -11,81 +11,18 @@ GroupReduction::GroupReduction(Context context, Instant now, const Group& group,
                                Iteration gain, bool in_place)
     : context_(std::move(context)),
       links_(context_.peers, now, group, context_.self, context_.run, context_.timeout),
-      gain_(gain),
-      in_place_(in_place),
-      shape_(&context_.store->parameters) {
-  failure_ = Choose(what);
-  if (failure_.ok()) failure_ = CheckInitial();
+      part_(context_.store, &context_.plan, &links_.group(), links_.position(),
+            context_.direct_bytes, in_place),
+      gain_(gain) {
+  failure_ = part_.Choose(what);
   if (failure_.ok() && group.ring_only) {
     choice_ = Communicators::Choice{.way = Way::kStaged};  // a communicator needs every link
   } else if (failure_.ok()) {
     asked_ = true;
     choice_ = context_.communicators->Begin(now, group);
   }
-  if (taken_ && choice_ && choice_->way == Way::kStaged) Staged();
+  if (part_.taken() && choice_ && choice_->way == Way::kStaged) Staged();
   Connect();
-}
-
-// ---- what is reduced ----
-
-// An error for what no member can do, or this one cannot under its plan.
-Status GroupReduction::Choose(Reduced what) {
-  using enum Reduces;
-  ReplicaStore* store = context_.store;
-  const bool inbox = what.landing == Landing::kInbox;
-  if (what == Reduced{Payload::kParameters, Landing::kParameters}) {
-    what_ = kParameters;
-  } else if (what == Reduced{Payload::kParameters, Landing::kInbox}) {
-    what_ = kVirtual;
-  } else if (what == Reduced{Payload::kGradients, Landing::kGradients}) {
-    what_ = kGradients;
-  } else if (what == Reduced{Payload::kGradients, Landing::kInbox}) {
-    what_ = kOutbox;
-  } else if (what == Reduced{Payload::kChange, Landing::kBase}) {
-    what_ = kDifference;
-  } else {
-    return Status(Code::kFailedPrecondition,
-                  "no worker can reduce this, and have the result there");
-  }
-  if (what.payload == Payload::kGradients) shape_ = &store->gradients;
-  if (group().kind == GroupKind::kInitial) shape_ = store->BeginsWith();
-  if (inbox && !RowsOf(context_.plan).inbox) {
-    return Status(Code::kFailedPrecondition, "the job's plan keeps no inbox");
-  }
-  if (what_ == kDifference && store->base.size() != shape_->bytes()) {
-    return Status(Code::kFailedPrecondition, "the parameters of the round's start are not known");
-  }
-  if (what_ == kOutbox && contributes() && !store->owes) {
-    return Status(Code::kFailedPrecondition, "there are no gradients to contribute");
-  }
-  taken_ = what_ != kVirtual && !store->away;
-  const bool changes = what_ == kDifference && (device() || !Settles());
-  if (changes && contributes()) store->TakeDifference();
-  own_row_ = what_ == kVirtual || (contributes() && (changes || what_ == kOutbox));
-  return Status::Ok();
-}
-
-Status GroupReduction::CheckInitial() const {
-  if (group().initial_weight == 0) return Status::Ok();
-  const bool models = what_ == Reduces::kParameters || what_ == Reduces::kVirtual;
-  if (models && context_.store->initial.size() == shape_->bytes()) return Status::Ok();
-  return Status(Code::kFailedPrecondition, "no initial model is kept here");
-}
-
-// False: the caller is inside `apply`, or away.
-bool GroupReduction::Take() {
-  if (context_.store->away) return false;
-  if (what_ != Reduces::kVirtual) return true;
-  const std::unique_lock lock(context_.store->mutex, std::try_to_lock);
-  if (!lock.owns_lock()) return false;
-  context_.store->TakeVirtual();
-  return true;
-}
-
-// The result comes to where the own part was.
-bool GroupReduction::ReplacesOutbox() const {
-  const bool kept = what_ == Reduces::kOutbox;  // gradients that a round may be without
-  return own_row_ && !kept && (started_ || !device());
 }
 
 // ---- the way ----
@@ -95,12 +32,9 @@ bool GroupReduction::Advance(Instant now) {
   // Nothing that is waited for here comes any more from a device that failed.
   if (Status status = context_.store->memory->failure(); !status.ok()) Fail(std::move(status));
   if (!runs()) return false;
-  if (!taken_) {
-    taken_ = Take();
-    if (taken_) links_.Progress(now);
-  }
+  if (!part_.taken() && part_.Take()) links_.Progress(now);
   if (!choice_) choice_ = context_.communicators->Told(group());
-  if (!taken_ || !choice_) return false;
+  if (!part_.taken() || !choice_) return false;
   if (!OnPlane() && !reduction_) {
     Staged();
     Connect();
@@ -122,22 +56,10 @@ bool GroupReduction::Advance(Instant now) {
 // for.
 void GroupReduction::NoteLanding() {
   if (context_.store->folding) context_.store->landing = reduction_->landed();
-  if (!InPlace() || what_ == Reduces::kGradients || !reduction_->landed()) return;
-  context_.store->landing = Commits();
+  const bool gradients = part_.what() == OwnPart::What::kGradients;
+  if (gradients || !part_.InPlace() || !reduction_->landed()) return;
+  context_.store->landing = part_.Commits();
   context_.store->averaged.Written();  // also if it fails
-}
-
-// Whether the result is this member's own part, bit for bit: that of a group of one, and of a start
-// that takes this replica. Nothing is copied then, and nothing has to be committed.
-bool GroupReduction::ResultStays() const {
-  const bool in_place = what_ == Reduces::kParameters || what_ == Reduces::kGradients;
-  if (device() || !in_place || group().initial_weight != 0 || group().ring_only) return false;
-  for (std::size_t i = 0; i < group().members.size(); ++i) {
-    if (member(i).weight != (i == links_.position() ? 1 : 0)) return false;
-  }
-  if (group().members.size() == 1) return true;
-  // Others may copy a round's result later; and small rows do not go around a ring.
-  return group().kind != GroupKind::kRound && shape_->bytes() > context_.direct_bytes;
 }
 
 // The reduction through the mesh. Nothing of the row is read yet.
@@ -150,44 +72,44 @@ void GroupReduction::Staged() {
                              .direct_bytes = context_.direct_bytes,
                              .ring_only = group().ring_only};
   for (const GroupMember& each : group().members) options.weights.push_back(each.weight);
-  if (!device() && group().initial_weight != 0) options.initial = store->initial.data();
-  if (!Commits() && InPlace() && !Overwrites()) {
+  if (!part_.device() && group().initial_weight != 0) options.initial = store->initial.data();
+  if (!part_.Commits() && part_.InPlace() && !part_.Overwrites()) {
     if (std::exchange(store->partly_averaged.iteration, group().iteration) != group().iteration) {
       store->partly_averaged.cells.clear();
     }
     options.done = &store->partly_averaged.cells;
   }
-  options.settles = Settles();
-  if ((Commits() || Overwrites()) && InPlace()) {
-    options.before_landing = [store, torn = Overwrites()] {
+  options.settles = part_.Settles();
+  if ((part_.Commits() || part_.Overwrites()) && part_.InPlace()) {
+    options.before_landing = [store, torn = part_.Overwrites()] {
       const std::lock_guard lock(store->mutex);  // the caller waits
       store->AboutToChange();
       store->torn |= torn;
     };
   }
-  if (Settles() && !device()) {
+  if (part_.Settles() && !part_.device()) {
     options.into = Reduction::Into::kBase;
     options.base = store->base.data();
     options.share = WeightOf(OuterRate(context_.plan));
-  } else if (ReplacesOutbox() || InPlace()) {
-    const bool change = what_ == Reduces::kVirtual && !store->folded;
+  } else if (part_.ReplacesOutbox(started_) || part_.InPlace()) {
+    const bool change = part_.what() == OwnPart::What::kVirtual && !store->folded;
     options.into = change ? Reduction::Into::kChange : Reduction::Into::kRow;
-  } else if (Arrives()) {
+  } else if (part_.Arrives()) {
     options.into = Reduction::Into::kStaging;
     arriving_ = options.staging = store->MakeRoom();
-  } else if (!ResultStays()) {
-    staging_ = context_.buffers->Get(shape_->bytes());
+  } else if (!part_.ResultStays()) {
+    staging_ = context_.buffers->Get(part_.shape().bytes());
     options.into = Reduction::Into::kStaging;
     options.staging = staging_->data();
   }
   const Layout* row = &row_;  // a null's sizes alone count
-  if (device() && contributes()) {
-    own_ = context_.buffers->Get(shape_->bytes());
-    row_ = shape_->Over(own_->data());
-  } else if (!device() && own_row_) {
-    row_ = shape_->Over(store->contributed());
+  if (part_.device() && part_.contributes()) {
+    own_ = context_.buffers->Get(part_.shape().bytes());
+    row_ = part_.shape().Over(own_->data());
+  } else if (!part_.device() && part_.own_row()) {
+    row_ = part_.shape().Over(store->contributed());
   } else {
-    row = shape_;
+    row = &part_.shape();
   }
   reduction_.emplace(row, std::move(options));
 }
@@ -197,38 +119,15 @@ void GroupReduction::Copy() {
   if (own_ == nullptr || copied_) return;
   copied_ = true;
   const ReplicaStore& store = *context_.store;
-  const Memory::Place part = own_row_ ? Memory::In(store.outbox.data()) : Memory::Tensors();
-  own_->Expect(store.memory->Combine(*shape_, Memory::InHost(own_->data(), own_), {{part}}));
-}
-
-// Straight into the parameters: on the plane by the device itself, on a host as chunks are final.
-// Not on the plane where members may be late: from the first window on, the memory's stream waits
-// for all of them, and who is late may be copying this replica.
-bool GroupReduction::Commits() const {
-  return what_ == Reduces::kParameters && group().kind == GroupKind::kTrain &&
-         !(device() && MayBeLate());
+  const Memory::Place part = part_.own_row() ? Memory::In(store.outbox.data()) : Memory::Tensors();
+  own_->Expect(store.memory->Combine(part_.shape(), Memory::InHost(own_->data(), own_), {{part}}));
 }
 
 bool GroupReduction::HandedOver() {
-  if (handed_over_ || !started_ || !runs() || !Commits()) return false;
+  if (handed_over_ || !started_ || !runs() || !part_.Commits()) return false;
   handed_over_ = context_.plane->Enqueued();
   if (handed_over_) context_.store->averaged.Written();  // in the order of the memory's stream
   return handed_over_;
-}
-
-// On a host: parameters, or gradients and changes that do not go around as wholes. Of these each
-// chunk that is final takes the place of the own part, and the store notes which have.
-bool GroupReduction::InPlace() const {
-  if (device() || ResultStays()) return false;
-  const bool gradients = what_ == Reduces::kGradients && !context_.store->keeps_gradients &&
-                         shape_->bytes() > context_.direct_bytes;
-  return Commits() || gradients || Settles() || Overwrites();
-}
-
-DevicePlane::Into GroupReduction::Into() const {
-  if (Commits()) return DevicePlane::Into::kTensors;
-  if (!ReplacesOutbox()) return DevicePlane::Into::kRow;
-  return what_ == Reduces::kVirtual ? DevicePlane::Into::kChange : DevicePlane::Into::kOwn;
 }
 
 void GroupReduction::StartPlane(Instant now) {
@@ -236,13 +135,13 @@ void GroupReduction::StartPlane(Instant now) {
   started_ = true;
   links_.Progress(now);
   context_.plane->Start(now, group(), *choice_,
-                        {.layout = shape_,
-                         .row = own_row_ ? store->outbox.data() : nullptr,
+                        {.layout = &part_.shape(),
+                         .row = part_.own_row() ? store->outbox.data() : nullptr,
                          .position = links_.position(),
-                         .into = Into(),
+                         .into = part_.Into(),
                          .initial = store->initial.data()});
-  store->landing = Commits();
-  if (Commits()) store->averaged.Written();  // perhaps, also if it fails
+  store->landing = part_.Commits();
+  if (part_.Commits()) store->averaged.Written();  // perhaps, also if it fails
 }
 
 // Also of a group that has failed already: its members are to be told. Of a group whose way is not
@@ -319,7 +218,7 @@ void GroupReduction::OnLost(const std::string& endpoint) {
 }
 
 void GroupReduction::WatchSilence(Instant now) {
-  if (!runs() || !taken_ || Complete() || ended_) return;
+  if (!runs() || !part_.taken() || Complete() || ended_) return;
   // Whoever has something to say before this member can be through.
   failure_ =
       links_.Watch(now, [this](std::size_t i) { return !reduction_ || reduction_->Awaits(i); });
@@ -352,7 +251,7 @@ bool GroupReduction::Ended(Instant now) {
 // A failure that came too late: what the device had begun to write is the result. False: it is not
 // so, or not known yet (then the plane still runs).
 bool GroupReduction::CommittedAnyhow(Instant now) {
-  if (!started_ || ended_ || !Commits() || !context_.plane->running()) return false;
+  if (!started_ || ended_ || !part_.Commits() || !context_.plane->running()) return false;
   context_.plane->Cancel(now, failure_.message());
   const std::optional<Status> status = context_.plane->Ended(now);
   ended_ = status && status->ok();
@@ -364,7 +263,7 @@ std::optional<Status> GroupReduction::End(Instant now) {
   WatchSilence(now);
   if (runs() && !ended) return std::nullopt;
   if (!runs() && CommittedAnyhow(now)) failure_ = Status::Ok();
-  if (!runs() && started_ && Commits() && context_.plane->running()) return std::nullopt;
+  if (!runs() && started_ && part_.Commits() && context_.plane->running()) return std::nullopt;
   Status status = failure_;
   if (status.ok()) {
     const std::unique_lock lock(context_.store->mutex, std::try_to_lock);
@@ -381,7 +280,7 @@ std::optional<Status> GroupReduction::End(Instant now) {
 }
 
 Memory::Place GroupReduction::ResultRow() const {
-  if (ReplacesOutbox()) return Memory::In(context_.store->outbox.data());
+  if (part_.ReplacesOutbox(started_)) return Memory::In(context_.store->outbox.data());
   if (started_) return Memory::In(context_.plane->result());
   if (arriving_ != nullptr) return Memory::In(const_cast<std::byte*>(arriving_));
   return staging_ ? Memory::InHost(staging_->data(), staging_) : Memory::Tensors();
@@ -404,34 +303,34 @@ Status GroupReduction::Commit() {
   ReplicaStore* store = context_.store;
   const Memory::Place place = ResultRow();
   // On a host the initial model's part is in the result; so it is on the plane.
-  const Weight initial = device() && reduction_ ? reduction_->initial_share() : Weight{0, 0};
+  const Weight initial = part_.device() && reduction_ ? reduction_->initial_share() : Weight{0, 0};
   bool in_parameters = false;
-  switch (what_) {
-    case Reduces::kParameters:
+  switch (part_.what()) {
+    case OwnPart::What::kParameters:
       in_parameters = true;
       CommitParameters(place, initial);
       break;
-    case Reduces::kGradients:
+    case OwnPart::What::kGradients:
       store->partly_averaged.cells.clear();
-      if (stays() || InPlace()) break;
+      if (stays() || part_.InPlace()) break;
       store->memory->Combine(store->gradients, Memory::Tensors(), {{place}});
       break;
-    case Reduces::kDifference:
+    case OwnPart::What::kDifference:
       in_parameters = true;
       AddToBase(place);
       store->iteration = group().iteration;
       break;
-    case Reduces::kOutbox:
+    case OwnPart::What::kOutbox:
       if (arriving_ != nullptr) {
         arriving_ = store->LandArriving(group().iteration, TakesNewestOnly(context_.plan));
       } else {
         store->AddToInbox(place, group().iteration, TakesNewestOnly(context_.plan));
       }
-      if (own_row_) store->owes = false;
+      if (part_.own_row()) store->owes = false;
       break;
-    case Reduces::kVirtual:
+    case OwnPart::What::kVirtual:
       if (!store->owes) return Status(Code::kAborted, "the replica was replaced meanwhile");
-      if (!ReplacesOutbox()) store->TakeChange(place, initial);
+      if (!part_.ReplacesOutbox(started_)) store->TakeChange(place, initial);
       store->LandChange(gain_);
       break;
   }
@@ -444,7 +343,7 @@ Status GroupReduction::Commit() {
 
 void GroupReduction::AddToBase(const Memory::Place& mean) {
   ReplicaStore* store = context_.store;
-  if (InPlace()) return store->SetBase();  // all of it has landed
+  if (part_.InPlace()) return store->SetBase();  // all of it has landed
   store->AddToBase(mean, OuterRate(context_.plan));
   if (!reduction_) return;
   const std::size_t cell = reduction_->cell_bytes();
@@ -453,7 +352,8 @@ void GroupReduction::AddToBase(const Memory::Place& mean) {
     const std::size_t offset = i * cell;
     const Memory::Place to[] = {Memory::In(store->base.data() + offset), Memory::Tensors()};
     const Memory::Input from[] = {{Memory::InHost(staging_->data() + offset, staging_)}};
-    store->memory->Combine(*shape_, offset, std::min(cell, shape_->bytes() - offset), to, from);
+    store->memory->Combine(part_.shape(), offset, std::min(cell, part_.shape().bytes() - offset),
+                           to, from);
   }
 }
 
@@ -461,15 +361,15 @@ void GroupReduction::CommitParameters(const Memory::Place& result, Weight initia
   ReplicaStore* store = context_.store;
   const GroupKind kind = group().kind;
   if (kind == GroupKind::kInitial) store->torn = false;
-  if (stays() || Overwrites()) {
+  if (stays() || part_.Overwrites()) {
     store->ReplacedParameters();
-  } else if (shape_ == &store->whole) {
+  } else if (&part_.shape() == &store->whole) {
     store->SetWhole(result);
-  } else if (!Commits() || (device() && !started_)) {
+  } else if (!part_.Commits() || (part_.device() && !started_)) {
     store->SetParameters(result, initial);
   }
   store->averaged.Written();
-  if (!MayBeLate()) store->iteration = group().iteration;
+  if (!part_.MayBeLate()) store->iteration = group().iteration;
   if (kind == GroupKind::kInitial && RowsOf(context_.plan).initial) store->KeepInitial();
   if (kind == GroupKind::kInitial || kind == GroupKind::kFinal) store->Empty();
   if (RowsOf(context_.plan).base) store->SetBase();
@@ -477,7 +377,7 @@ void GroupReduction::CommitParameters(const Memory::Place& result, Weight initia
 
 std::optional<Instant> GroupReduction::NextDeadline() const {
   // What is complete, or has not been taken, waits for the store's mutex only.
-  if (!runs() || !taken_ || Complete() || ended_) return std::nullopt;
+  if (!runs() || !part_.taken() || Complete() || ended_) return std::nullopt;
   return links_.NextDeadline();
 }
 

@@ -44,6 +44,7 @@
 #include "worker/mesh/fetch.h"
 #include "worker/mesh/frame.h"
 #include "worker/mesh/group_links.h"
+#include "worker/mesh/own_part.h"
 #include "worker/mesh/peers.h"
 #include "worker/mesh/reduction.h"
 #include "worker/mesh/replica_store.h"
@@ -120,33 +121,13 @@ class GroupReduction {
   bool copies() const { return waits() && copied_; }
 
  private:
-  enum class Reduces { kParameters, kGradients, kDifference, kOutbox, kVirtual };
-
-  bool device() const { return context_.store->memory->device(); }
   const Group& group() const { return links_.group(); }
-  bool contributes() const { return member(links_.position()).weight != 0; }
-  bool MayBeLate() const { return DrawnAhead(context_.plan) && group().kind == GroupKind::kTrain; }
   bool OnPlane() const { return choice_ && choice_->way != Way::kStaged; }
   bool Needs(std::size_t position) const { return reduction_ && reduction_->Needs(position); }
   bool Complete() const { return reduction_ && reduction_->Complete(); }
 
-  Status Choose(Reduced what);
-  Status CheckInitial() const;
-  bool Take();
-  bool Commits() const;
-  bool InPlace() const;
-  bool ReplacesOutbox() const;
-  // Changes that go around in chunks.
-  bool Settles() const {
-    return what_ == Reduces::kDifference && shape_->bytes() > context_.direct_bytes;
-  }
-  void AddToBase(const Memory::Place& mean);
-  bool Overwrites() const { return in_place_ && !device(); }
-  bool Arrives() const { return what_ == Reduces::kOutbox && !device(); }
-  DevicePlane::Into Into() const;
-  bool ResultStays() const;
   // The result is there without a commit. REQUIRES: it ended ok.
-  bool stays() const { return reduction_ && ResultStays(); }
+  bool stays() const { return reduction_ && part_.ResultStays(); }
   void Staged();
   void NoteLanding();
   void Copy();
@@ -159,16 +140,13 @@ class GroupReduction {
   bool CommittedAnyhow(Instant now);
   Memory::Place ResultRow() const;
   Status Commit();
+  void AddToBase(const Memory::Place& mean);
   void CommitParameters(const Memory::Place& result, Weight initial);
 
   Context context_;
   GroupLinks links_;
+  OwnPart part_;
   Iteration gain_;
-  bool in_place_;
-  Reduces what_ = Reduces::kParameters;
-  const Layout* shape_;   // of what is reduced: the tensors'
-  bool own_row_ = false;  // what is contributed is the outbox, not the tensors
-  bool taken_ = false;
   std::optional<Communicators::Choice> choice_;
   bool asked_ = false;  // the communicators know of it
 

@@ -30,7 +30,7 @@ std::size_t ReplicaStore::TrainingBytes(const Plan& plan) const {
                      int{rows.inbox && !AveragesInBackground(plan)} + int{rows.base};
   std::size_t results = TrainingRow(plan);
   // On a device, what replaces something goes by windows; of models only where all members are
-  // there (GroupReduction::Commits).
+  // there (OwnPart::Commits).
   const bool replaces = TrainsInGroups(plan) && results == 0;
   const bool late = DrawnAhead(plan) && !AveragesInBackground(plan);
   if (memory->device() && replaces) results = late ? row : std::min(row, DevicePlane::kWindowBytes);
