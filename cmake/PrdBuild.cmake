@@ -28,6 +28,12 @@ target_compile_options(prd_build INTERFACE "$<$<COMPILE_LANGUAGE:C,CXX>:${prd_wa
                                            "$<$<COMPILE_LANGUAGE:C,CXX>:-Werror>")
 target_include_directories(prd_build INTERFACE ${PROJECT_SOURCE_DIR})
 
+if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # GCC looks for garbage from 128 MiB on, and rarely finds much. From 1 GiB on it takes about a tenth less time, and up to
+  # half as much memory again.
+  add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:--param=ggc-min-heapsize=1048576;--param=ggc-min-expand=1000>")
+endif()
+
 if(PRD_SANITIZE)
   # For every target, the generated code too: a sanitizer sees only what was compiled with it. GCC's manual says that
   # its warnings of what may be uninitialized are not to be trusted then.
