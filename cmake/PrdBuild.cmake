@@ -51,10 +51,6 @@ if(PRD_SANITIZE)
     endif()
   endif()
   add_link_options(-fsanitize=${PRD_SANITIZE})
-  if(CMAKE_CXX_COMPILER_ID MATCHES "Clang" AND PRD_SANITIZE MATCHES "address")
-    add_compile_options(-fsanitize=fuzzer-no-link)  # counts what runs, for the fuzzers
-    set(PRD_FUZZERS ON)
-  endif()
 endif()
 
 # prd_add_library(NAME SOURCES ... DEPENDS ...): a static library of the tree.
