@@ -53,14 +53,37 @@ if(PRD_SANITIZE)
   add_link_options(-fsanitize=${PRD_SANITIZE})
 endif()
 
+if(CMAKE_CXX_COMPILER_LAUNCHER MATCHES "ccache")
+  # ccache leaves a source with a precompiled header to the compiler, unless it is told not to.
+  set(CMAKE_CXX_COMPILER_LAUNCHER env CCACHE_SLOPPINESS=pch_defines,time_macros
+                                  ${CMAKE_CXX_COMPILER_LAUNCHER})
+endif()
+
+# prd_parse_once(NAME): the library NAME, whose headers of the standard library others use as parsed; only those
+# with the same options can. They are what any code may include (tests/lint), and they hide no #include that is
+# missing from the preset debug, which has no such library.
+function(prd_parse_once name)
+  add_library(${name} STATIC ${PROJECT_SOURCE_DIR}/cmake/headers.cc)
+  target_link_libraries(${name} PRIVATE prd_build)
+  target_precompile_headers(${name} PRIVATE <algorithm> <array> <cmath> <cstddef> <cstdint> <cstdio> <cstring> <deque>
+    <functional> <limits> <map> <memory> <optional> <set> <span> <string> <string_view> <utility> <variant> <vector>)
+endfunction()
+
 # prd_add_library(NAME SOURCES ... DEPENDS ...): a static library of the tree.
-# The presets compile the sources of a target as one (CMAKE_UNITY_BUILD), in a third of the time; the
-# preset debug, for those who change one file, compiles each alone.
+# The presets compile the sources of a target as one (CMAKE_UNITY_BUILD), in a third of the time, and with headers that are
+# parsed once; the preset debug, for those who change one file, compiles each alone.
+if(CMAKE_UNITY_BUILD)
+  set(prd_headers prd_headers)
+  prd_parse_once(prd_headers)
+endif()
 function(prd_add_library name)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS" ${ARGN})
   add_library(${name} STATIC ${arg_SOURCES})
   target_link_libraries(${name} PUBLIC ${arg_DEPENDS} PRIVATE prd_build)
   target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
+  if(prd_headers)
+    target_precompile_headers(${name} REUSE_FROM ${prd_headers})
+  endif()
 endfunction()
 
 # prd_compile_quickly(): for the sources of this folder and below, where only the tests of other folders run them under a
@@ -68,6 +91,10 @@ endfunction()
 macro(prd_compile_quickly)
   if(PRD_TEST_BRIEF AND PRD_SANITIZE)
     add_compile_options(-O0)
+    set(prd_headers prd_quick_headers)
+    if(NOT TARGET prd_quick_headers)
+      prd_parse_once(prd_quick_headers)
+    endif()
   endif()
 endmacro()
 

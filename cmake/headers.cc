@@ -1,0 +1,1 @@
+// Nothing but what PrdBuild.cmake puts before every library.
