@@ -53,6 +53,18 @@ if(PRD_SANITIZE)
   add_link_options(-fsanitize=${PRD_SANITIZE})
 endif()
 
+# prd_link_quickly(): the programs of this folder and below, which nobody installs, are linked by lld, where it is
+# there: in a quarter of the time.
+find_program(PRD_LLD ld.lld DOC "The linker of test programs")
+macro(prd_link_quickly)
+  if(PRD_LLD)
+    add_link_options(-fuse-ld=lld)
+  endif()
+endmacro()
+if(PRD_SANITIZE)
+  prd_link_quickly()
+endif()
+
 if(CMAKE_CXX_COMPILER_LAUNCHER MATCHES "ccache")
   # ccache leaves a source with a precompiled header to the compiler, unless it is told not to.
   set(CMAKE_CXX_COMPILER_LAUNCHER env CCACHE_SLOPPINESS=pch_defines,time_macros
