@@ -43,6 +43,7 @@ def parse(arguments):
     parser.add_argument("--build", metavar="DIR", type=pathlib.Path, help="package what is built in this folder, and compile nothing")
     parser.add_argument("--out", metavar="DIR", type=pathlib.Path, help="where the packages go (default: build/package/out)")
     parser.add_argument("--work", metavar="DIR", type=pathlib.Path, help="where they are made (default: build/package)")
+    parser.add_argument("--made", action="store_true", help="make nothing: --boot and --try take the packages that are in --out")
     parser.add_argument("--debs", action="store_true", help="the Debian packages alone")
     parser.add_argument("--wheel", action="store_true", help="the wheel alone; needs --build")
     parser.add_argument("--quick", action="store_true", help="for tests: without packages of debug symbols, and hardly compressed")
@@ -61,6 +62,8 @@ def parse(arguments):
     args.trial = args.trial or args.try_torch
     if args.trial and (args.debs or args.wheel):
         parser.error("--try: tries the Debian packages and the wheel; leave out --debs and --wheel")
+    if args.made and (args.debs or args.wheel or not (args.trial or args.boot or args.boot_shell)):
+        parser.error("--made: makes no packages; with it goes --boot, --boot-shell or --try")
     if (args.boot or args.boot_shell) and args.wheel:
         parser.error("--boot: boots the Debian packages; leave out --wheel")
     return args
@@ -85,15 +88,17 @@ def main(arguments):
         build = args.build.resolve() if args.build is not None else None
         if build is not None:
             check_build(build)
-        if not args.wheel:
+        if not (args.wheel or args.made):
             made, build = debs.make(out, work, build, args.quick)
             print("\n".join(str(path) for path in made))
             tags = debs.lint(out)
             print("lintian is not installed: the packages were not checked" if tags is None else f"lintian: {len(tags)} errors and warnings")
             if tags:
                 raise Failure("\n".join(tags))
-        if not args.debs and not booted:
+        if not (args.debs or args.made or booted):
             print(wheel.make(out, build))
+        if args.made and not set(boot.OWN) <= set(boot.debs_of(out)):
+            raise Failure(f"--made: not all of {', '.join(boot.OWN)} are in {out}: first tools/package --out {out}")
         if args.trial:
             trial.run_all(out, work, args.try_torch)
         if args.boot:

@@ -50,9 +50,17 @@ class Packages(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return done.stdout
 
+    def debs(self, again=False):
+        """The folder of the Debian packages of this build. test_debs makes them, for test_boots too."""
+        folder = BUILD / "debs"
+        if again:
+            shutil.rmtree(folder, ignore_errors=True)
+        if not list(folder.glob("out/*.deb")):
+            self.make("--debs", "--quick", work=folder)  # lintian, where it is installed, has no word against them
+        return folder / "out"
+
     def test_debs(self):
-        self.make("--debs", "--quick")  # lintian, where it is installed, has no word against them
-        out = self.work / "out"
+        out = self.debs(again=True)
         architecture = run("dpkg", "--print-architecture").strip()
         names = {"libprd0": architecture, "libprd-dev": architecture, "prd": architecture, "prdctl": architecture, "python3-prd": "all"}
         self.assertEqual({path.name for path in out.glob("*.deb")}, {f"{name}_{VERSION}_{where}.deb" for name, where in names.items()})
@@ -179,12 +187,12 @@ class Packages(unittest.TestCase):
         if why:
             self.skipTest(why)
         self.work = BUILD / "boot"  # the Debian root in it is made once
-        self.make("--boot", "--quick")
+        self.make("--boot", "--made", "--out", self.debs())
 
     def test_install(self):
         """`cmake --install` of a build, and of parts of one: of a copy of the rules and the files, with some left out."""
         build, prefix = self.work / "build", self.work / "prefix"
-        skip = shutil.ignore_patterns("CMakeFiles", "*.a", "*.o", "package", "boot", "tests", "lib")
+        skip = shutil.ignore_patterns("CMakeFiles", "*.a", "*.o", "package", "boot", "debs", "wheel", "tests", "lib")
         shutil.copytree(BUILD, build, symlinks=True, ignore=skip)
         shutil.copytree(BUILD / "worker/CMakeFiles/Export", build / "worker/CMakeFiles/Export")
         for path in build.rglob("cmake_install.cmake"):
@@ -245,7 +253,7 @@ class Packages(unittest.TestCase):
         self.assertLessEqual({*groups["build"], *groups["package"]}, set(groups[""]))
         self.assertFalse(set(groups["build"]) & set(groups["package"]))
         for arguments, word in ((["--wheel"], "--wheel: needs --build DIR"), (["--build", "/nowhere"], "--build: found /nowhere"),
-                                (["--try", "--debs"], "leave out --debs"), (["--boot", "--wheel", "--build", BUILD], "leave out --wheel")):
+                                (["--try", "--debs"], "leave out --debs"), (["--made"], "--made: makes no packages"), (["--boot", "--wheel", "--build", BUILD], "leave out --wheel")):
             done = package(*arguments)
             self.assertEqual(done.returncode, 2)
             self.assertIn(word, done.stderr)
@@ -257,6 +265,9 @@ class Packages(unittest.TestCase):
         there = [out / name for name in ("my_prd_notes.txt", "prd_0.9_amd64.deb", "prd-0.9-py3-none-any.whl")]
         for path in there:
             path.touch()
+        done = package("--boot", "--made", "--work", self.work, "--out", out)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("--made: not all of libprd0, ", done.stderr)
         done = package("--build", fake, "--work", self.work, "--out", out)
         self.assertEqual(done.returncode, 1)
         self.assertIn("-DCMAKE_INSTALL_PREFIX=/usr", done.stderr)
