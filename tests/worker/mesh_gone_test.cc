@@ -254,7 +254,7 @@ TEST_P(MeshGoneTest, TheSameSessionMayComeBackAsAnotherIncarnation) {
 // ---- orders ----
 
 TEST_P(MeshGoneTest, AnOrderIsForOneCopyAndWhoHasNoneGetsNothing) {
-  Join(200 * kMillisecond);
+  Join(kSecond);
   Ask(kOther, kSource);
   const Status none = job_.FinishFetch(kOther).status;
   EXPECT_EQ(none.code(), Code::kNotFound) << none.ToString();
