@@ -216,7 +216,8 @@ TEST(SessionAverageTest, EveryGradientCountsOnceAndOnlyCallsChangeTheModel) {
       ends.Put(rank, loop.values());
     });
     ends.Expect(static_cast<double>(added) / kWorkers, way.keeps_mean);
-    EXPECT_GT(rounds, 0);
+    // A schedule's groups follow each other at once, and are added all the same.
+    EXPECT_GT(rounds, IsStatic(way.engine) ? steps : 0);
   }
 }
 
@@ -312,7 +313,6 @@ TEST(SessionAverageTest, TrainsOnWhileItsGroupForms) {
       ASSERT_TRUE(result.ok());
       EXPECT_EQ(result->rounds, 1);
       EXPECT_EQ(result->members, (std::vector<int>{0, 1}));
-      EXPECT_GT(result->waited.count(), 0);
     } else {
       WaitUntil([&] { return ahead.load(); });
       ASSERT_TRUE(loop.Step().ok());

@@ -14,12 +14,14 @@ bool OverlapProtocol::Scheduled() const { return FollowsSchedule(ctx().plan()); 
 void OverlapProtocol::OnHello() {
   outstanding_ = slots_ = 0;
   inbox_ = 0;
+  overdue_ = false;
   schedule_.reset();
 }
 
 bool OverlapProtocol::OnReplica(bool copied, Actions* out) {
   outstanding_ = 0;
   inbox_ = 0;
+  overdue_ = false;
   return StepProtocol::OnReplica(copied, out);
 }
 
@@ -32,12 +34,14 @@ void OverlapProtocol::OnCopyOrdered() {
 
 void OverlapProtocol::OnStep(const Ready& ready, std::int64_t taken) {
   arrived_ = ready;
+  overdue_ = overdue_ || taken == StepReplica::kNotNow;
   CountAdded(taken);
 }
 
 // The inbox was taken: this many averages were added to the parameters.
 void OverlapProtocol::CountAdded(std::int64_t averages) {
   if (averages <= 0) return;
+  overdue_ = false;
   inbox_ = std::max<std::int64_t>(inbox_ - averages, 0);
   if (ctx().aim() != Aim::kStep) return;
   ctx().step.outcome.rounds += averages;
@@ -64,6 +68,7 @@ void OverlapProtocol::Continue(Actions* out) {
 }
 
 void OverlapProtocol::ContinueStep(Actions* out) {
+  if (HoldsSlots() && !ctx().beside.runs()) return AddInbox(out);
   if (due_ && !ctx().step.ready_waiting) {
     // The signal includes what the groups before have gained.
     if (!DrawnAhead(ctx().plan()) && inbox_ > 0) return AddInbox(out);
@@ -84,6 +89,7 @@ void OverlapProtocol::ContinueStep(Actions* out) {
 }
 
 void OverlapProtocol::ContinueFinish(Actions* out) {
+  if (HoldsSlots() && !ctx().beside.runs()) return AddInbox(out);
   if (!Postponed() && (Scheduled() ? outstanding_ == 0 : !ctx().step.ready_waiting)) {
     if (inbox_ > 0 && !added_) return AddInbox(out);
     ctx().SayEnd(out);
@@ -112,6 +118,7 @@ void OverlapProtocol::OnApplied(Iteration iteration, std::int64_t rounds, Action
   CountAdded(rounds);
   if (rounds == 0) inbox_ = std::max<std::int64_t>(inbox_ - asked_inbox_, 0);
   postponed_ = rounds == StepReplica::kNotNow;
+  overdue_ = overdue_ || postponed_;
   added_ = !postponed_ || ctx().beside.runs();
   if (ctx().EndsCall(out)) return;
   ctx().BeginHeld(out);

@@ -10,7 +10,8 @@
 //     stands if more than RunAhead steps have come since, itself included. It then adds the
 //     inbox, says Ready (unless the signal that stood was its own, or was said after it came), and
 //     ends. While a group has the inbox (StepReplica::kNotNow) a step without RunAhead waits,
-//     others leave it to the next step.
+//     others leave it to the next step. By a schedule, no slot begins then before that has added
+//     it: slots follow each other at once, so that there might never be a time between two.
 //   drawn ahead (DrawnAhead)
 //     The same signal is never repeated; it ends as Membership::kAhead says. A group that does not
 //     run in the background waits until the training loop is in a step that signals, which says
@@ -66,6 +67,9 @@ class OverlapProtocol : public StepProtocol {
   void ContinueStep(Actions* out);
   void ContinueFinish(Actions* out);
   void Signal(Actions* out);
+  // A step could not add what has come, because a group had begun before that. The next slot waits
+  // until one can: where a group always runs, none could ever.
+  bool HoldsSlots() const { return Scheduled() && InBackground() && overdue_ && inbox_ > 0; }
   void AddInbox(Actions* out);
   void CountAdded(std::int64_t averages);
   void BeginInBackground(Group group, Actions* out);
@@ -86,6 +90,7 @@ class OverlapProtocol : public StepProtocol {
   std::int64_t asked_inbox_ = 0;   // the same, when ApplyNow asked to add it
   bool added_ = false;             // the call in progress has added it since the last answer
   bool postponed_ = false;         // it cannot be added before the group beside the call is over
+  bool overdue_ = false;           // a step could not add what is in it
   Group newest_average_;           // the newest one whose average is here
   std::optional<Schedule> schedule_;
   std::size_t self_ = 0;     // in its members

@@ -101,6 +101,7 @@ void OverlapProtocol::RunSlots(Actions* out) {
     return;
   }
   if (ctx().beside.runs() || ctx().work.reduces() || ctx().work.fetches()) return;
+  if (HoldsSlots()) return;
   for (; outstanding_ > 0; --outstanding_) {
     const std::uint64_t slot = slots_ - outstanding_;
     const StaticMembers members = StaticGroup(schedule_->hosts, slot, self_);
