@@ -194,6 +194,46 @@ class Frameworks(unittest.TestCase):
         self.assertEqual((job.worker.trained, trainer.state.global_step), ((4, 80), 8))  # each of two batches of 10
         self.assertTrue((self.folder / "out/checkpoint-8").exists())
 
+    def test_each_worker_of_a_trainer_has_an_order_of_its_own(self):
+        import accelerate
+        import prd.transformers
+        import torch
+
+        def drawn(rank, **given):
+            trainer = self.trainer(self.arguments(**given))
+            loader = trainer.get_train_dataloader()
+            self.assertIsNone(prd.transformers._part(loader, rank, 2))
+            loader = accelerate.skip_first_batches(loader, 1)  # as of a checkpoint
+            loader.set_epoch(0)
+            return [index for batch in loader.batch_sampler for index in batch]
+
+        torch.manual_seed(1)
+        for given in (dict(), dict(data_seed=3), dict(accelerator_config={"use_seedable_sampler": False})):
+            orders = [drawn(rank, **given) for rank in (0, 1, 1)]
+            self.assertEqual((orders[1], len(set(orders[1]))), (orders[2], 25), given)
+            self.assertNotEqual(orders[0], orders[1], given)
+        alone = self.trainer(self.arguments(data_seed=3)).get_train_dataloader()
+        self.assertEqual([index for batch in alone.batch_sampler for index in batch][10:], drawn(0, data_seed=3))
+        begins = [drawn(rank, train_sampling_strategy="sequential")[::10] for rank in (0, 1)]
+        self.assertEqual(begins, [[20, 30, 15], [30, 25, 5]])  # in turn, and then what the other has, from its end
+        own = torch.utils.data.DataLoader(range(8), sampler=iter(range(8)))
+        self.assertIs(prd.transformers._part(own, 1, 2), own.sampler)
+
+    def test_a_trainer_alone_trains_as_it_did_without_prd(self):
+        import prd.transformers
+        import torch
+
+        def train(*callbacks, **given):
+            torch.manual_seed(1)
+            trainer = self.trainer(self.arguments(**given), *callbacks)
+            torch.manual_seed(2)
+            trainer.train()
+            return trainer.model.layer.weight.tolist()
+
+        with unittest.mock.patch("prd.torch.is_alone", return_value=True):
+            for given in ({}, dict(train_sampling_strategy="sequential", lr_scheduler_type="cosine", warmup_steps=2, max_grad_norm=0.1)):
+                self.assertEqual(train(prd.transformers.Callback(), **given), train(**given))
+
     def test_a_callback_that_comes_too_late_is_named(self):
         import prd.transformers
 

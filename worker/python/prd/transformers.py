@@ -3,7 +3,8 @@
     trainer = transformers.Trainer(model, args, train_dataset=data, callbacks=[prd.transformers.Callback()])
     trainer.train()
 
-Each worker draws an order of its own. `num_train_epochs` and `max_steps` are the job's: an epoch ends when the job has trained
+Each worker trains in an order of its own, by the seed of the data (`data_seed`, `seed`) and its rank; with
+`train_sampling_strategy="sequential"` they take the batches in turn, as torchrun's processes do. `num_train_epochs` and `max_steps` are the job's: an epoch ends when the job has trained
 the data once, a step counts as one of the job's clock, and so does the schedule of the learning rate. Where one worker stops
 (EarlyStoppingCallback), all do. Rank 0 alone writes checkpoints; train(resume_from_checkpoint=...) of all workers goes on from
 there. The others do not wait for an evaluation, or for a checkpoint.
@@ -12,19 +13,18 @@ In a job with a batch, the Trainer's batches stay as large as they are, and a st
 the Trainer's steps before that apply nothing.
 
 What it cannot do: several devices of a Trainer, `load_best_model_at_end` (each worker has its own best), data without a
-length, `max_steps` in a second `train()` of one Trainer, and a `data_seed`, which would give all workers one order. What a script
-writes after train, as save_model, asks callback.worker.rank == 0. An interval in steps (`eval_steps`, `save_steps`,
+length, and `max_steps` in a second `train()` of one Trainer. What a script writes after train, as save_model, asks
+callback.worker.rank == 0. An interval in steps (`eval_steps`, `save_steps`,
 `logging_steps`) counts this worker's own.
 """
 import math
-import os
 
 import torch
 import transformers
 
 import prd.accelerate
 import prd.torch
-from prd import errors, session
+from prd import errors
 
 
 class _Many(int):
@@ -39,6 +39,54 @@ class _Many(int):
         return int, (self.given,)
 
 
+class _InTurn(torch.utils.data.Sampler):
+    """The data in order, of which all workers together take batch after batch. A worker that has trained its own ones goes on with those
+    of the others, the last one first: these are most likely to be left."""
+
+    def __init__(self, size, batch, rank, workers):
+        self._size, self._batch, self._rank, self._workers = size, batch, rank, workers
+
+    def __len__(self):
+        return self._size
+
+    def __iter__(self):
+        begins = range(0, self._size, self._batch)
+        for part in range(self._workers):
+            of = begins[(self._rank + part) % self._workers::self._workers]
+            for begin in reversed(of) if part else of:
+                yield from range(begin, min(begin + self._batch, self._size))
+
+
+def _mixed(seed, rank):
+    return (seed + rank * 0x9E3779B97F4A7C15) % (1 << 63) if rank > 0 else seed
+
+
+def _part(loader, rank, workers, own=True):
+    """Gives this worker's loader an order of its own. Returns a sampler that all workers have alike in spite of it, or None.
+
+    own: also where the sampler is one of the script's.
+    """
+    batches = loader.sampler if isinstance(loader.sampler, torch.utils.data.BatchSampler) else loader.batch_sampler
+    sampler = getattr(batches, "sampler", loader.sampler if batches is None else batches)  # what is iterated; the loader may name another one
+    random = isinstance(sampler, torch.utils.data.RandomSampler)
+    if type(sampler) is torch.utils.data.SequentialSampler and batches is not None:
+        batches.sampler = _InTurn(len(sampler), batches.batch_size, rank % workers, workers)
+    elif getattr(sampler, "num_replicas", 1) > 1 or not (own or random):
+        return None  # the script's
+    elif isinstance(getattr(sampler, "initial_seed", None), int):  # accelerate's, which adds the epoch
+        sampler.initial_seed = _mixed(sampler.initial_seed, rank)
+    elif hasattr(sampler, "generator"):
+        if rank > 0:
+            generator = sampler.generator
+            sampler.generator = torch.Generator("cpu" if generator is None else generator.device)
+            sampler.generator.manual_seed(_mixed(torch.initial_seed() if generator is None else generator.initial_seed(), rank))
+    elif isinstance(getattr(sampler, "seed", None), int):
+        sampler.seed = _mixed(sampler.seed, rank)
+    else:
+        return sampler
+    return None
+
+
 class Callback(transformers.TrainerCallback):
     """Makes a Trainer a worker of a job, from the start of training to its end. `worker` is the prd.torch.Worker meanwhile, and after."""
 
@@ -51,17 +99,13 @@ class Callback(transformers.TrainerCallback):
     paused = property(lambda self: self._pause is not None, doc="Whether the others go on without this worker, which evaluates or saves")
 
     def on_init_end(self, args, state, control, **kwargs):
-        for name, found, allowed in (("load_best_model_at_end", args.load_best_model_at_end, False), ("data_seed", args.data_seed, None)):
-            if found != allowed:
-                raise errors.InvalidArgument(f"{name}: found {found}, allowed is {allowed} with prd.transformers")
+        if args.load_best_model_at_end:
+            raise errors.InvalidArgument("load_best_model_at_end: found True, allowed is False with prd.transformers")
         if args.world_size > 1 or args.n_gpu > 1:
             raise errors.InvalidArgument(f"args: {max(args.world_size, args.n_gpu)} devices, allowed is one: prd.run or a launcher starts the "
                                          "workers, each with a GPU of its own (prd.run --env 0:CUDA_VISIBLE_DEVICES=0 --env 1:CUDA_VISIBLE_DEVICES=1)")
         self._args = args
         args.max_steps = _Many(args.max_steps)
-        # Of this the order of the data is drawn. A worker that is not told its rank before attach takes any.
-        rank = session.rank_of_environment()
-        torch.manual_seed(args.seed + rank * 0x9E3779B9 if rank >= 0 else int.from_bytes(os.urandom(7), "little"))
 
     def on_train_begin(self, args, state, control, model, optimizer, lr_scheduler, train_dataloader, **kwargs):
         if self._args is not args:
@@ -91,6 +135,8 @@ class Callback(transformers.TrainerCallback):
         inner = getattr(optimizer, "optimizer", optimizer)
         self.worker = prd.torch.attach(model, inner, **options)
         prd.accelerate.take_scaler(optimizer)
+        if self.worker.workers > 1 or self.worker.rank > 0:
+            self._give_order(train_dataloader)
         self._per_epoch = batches / max(self.worker.workers, 1)  # the job's clock
         if self.worker.share.batch:
             self._per_epoch = len(train_dataloader.dataset) / self.worker.share.batch
@@ -106,6 +152,13 @@ class Callback(transformers.TrainerCallback):
         self.worker.scheduler(scheduler)
         self._epoch = math.floor(self.worker.clock / self._per_epoch)
         state.max_steps = self._steps
+
+    def _give_order(self, loader):
+        worker = self.worker
+        alike = _part(loader, worker.rank, max(worker.workers, 1), self._options.get("seed", True))
+        if alike is not None and worker.rank == 0:
+            worker._say_once("sampler", f"the Trainer's loader has a {type(alike).__name__}, with neither a generator nor a seed to give each worker an "
+                             "order of its own: where it does not draw by torch's random numbers, all workers train the same samples at the same time")
 
     def on_step_begin(self, args, state, control, **kwargs):
         self._resume()
