@@ -107,7 +107,8 @@ class Frameworks(unittest.TestCase):
             use_cpu=True, disable_tqdm=True), **more})
 
     @staticmethod
-    def trainer(args, *callbacks, samples=35, kind=None):
+    def trainer(args, *callbacks, samples=35, kind=None, make=None):
+        """make: of a model, the optimizer and the scheduler that the Trainer is given."""
         import torch
         import transformers
 
@@ -124,7 +125,9 @@ class Frameworks(unittest.TestCase):
                 assert state.global_step < 100, "training does not end"
 
         data = [{"x": row} for row in torch.randn(samples, 4)]
-        return (kind or transformers.Trainer)(Model(), args, train_dataset=data, callbacks=[*callbacks, Limit()])
+        model = Model()
+        return (kind or transformers.Trainer)(model, args, train_dataset=data, callbacks=[*callbacks, Limit()],
+                                              optimizers=make(model) if make else (None, None))
 
     def test_a_scaler_of_a_trainer_steps_through_prd(self):
         import prd.transformers
@@ -233,6 +236,32 @@ class Frameworks(unittest.TestCase):
         with unittest.mock.patch("prd.torch.is_alone", return_value=True):
             for given in ({}, dict(train_sampling_strategy="sequential", lr_scheduler_type="cosine", warmup_steps=2, max_grad_norm=0.1)):
                 self.assertEqual(train(prd.transformers.Callback(), **given), train(**given))
+
+    def test_a_schedule_of_the_script_stays_as_it_is(self):
+        import prd.transformers
+        import torch
+        import transformers
+
+        def falls(optimizer):
+            return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5 ** step)
+
+        class Overrides(transformers.Trainer):
+            def create_scheduler(self, num_training_steps, optimizer=None):
+                self.lr_scheduler = falls(optimizer or self.optimizer)
+                return self.lr_scheduler
+
+        def both(model):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+            return optimizer, falls(optimizer)
+
+        self.in_job()
+        for options, given, plain, end in (
+                (dict(make=both), {}, True, 0.05 / 2**8), (dict(make=both), dict(max_steps=3), False, 0.05 / 2**3),
+                (dict(kind=Overrides), {}, True, 0.05 / 2**8), ({}, {}, False, 0), ({}, dict(lr_scheduler_type="constant"), False, 0.05)):
+            trainer = self.trainer(self.arguments(**{"lr_scheduler_type": "linear", **given}), prd.transformers.Callback(), **options)
+            with unittest.mock.patch.object(prd.torch.Worker, "scheduler", autospec=True, side_effect=prd.torch.Worker.scheduler) as scheduler:
+                trainer.train()
+            self.assertEqual((scheduler.call_args.kwargs["plain"], trainer.optimizer.param_groups[0]["lr"]), (plain, end), (options, given))
 
     def test_a_callback_that_comes_too_late_is_named(self):
         import prd.transformers

@@ -4,19 +4,21 @@
     trainer.train()
 
 Each worker trains in an order of its own, by the seed of the data (`data_seed`, `seed`) and its rank; with
-`train_sampling_strategy="sequential"` they take the batches in turn, as torchrun's processes do. `num_train_epochs` and `max_steps` are the job's: an epoch ends when the job has trained
-the data once, a step counts as one of the job's clock, and so does the schedule of the learning rate. Where one worker stops
-(EarlyStoppingCallback), all do. Rank 0 alone writes checkpoints; train(resume_from_checkpoint=...) of all workers goes on from
-there. The others do not wait for an evaluation, or for a checkpoint.
+`train_sampling_strategy="sequential"` they take the batches in turn, as torchrun's processes do. `num_train_epochs` and
+`max_steps` are the job's: an epoch ends when the job has trained the data once, a step counts as one of the job's clock, and so
+does the schedule of the learning rate. A scheduler that the script gives (`optimizers=`, create_scheduler) stays as it is, made
+for as many steps as one process makes in `num_train_epochs`, or for `max_steps`. Where one worker stops (EarlyStoppingCallback),
+all do. Rank 0 alone writes checkpoints; train(resume_from_checkpoint=...) of all workers goes on from there. The others do not
+wait for an evaluation, or for a checkpoint.
 
 In a job with a batch, the Trainer's batches stay as large as they are, and a step of the job takes as many as a worker's share needs;
 the Trainer's steps before that apply nothing.
 
 What it cannot do: several devices of a Trainer, `load_best_model_at_end` (each worker has its own best), data without a
 length, and `max_steps` in a second `train()` of one Trainer. What a script writes after train, as save_model, asks
-callback.worker.rank == 0. An interval in steps (`eval_steps`, `save_steps`,
-`logging_steps`) counts this worker's own.
+callback.worker.rank == 0. An interval in steps (`eval_steps`, `save_steps`, `logging_steps`) counts this worker's own.
 """
+import functools
 import math
 
 import torch
@@ -25,6 +27,7 @@ import transformers
 import prd.accelerate
 import prd.torch
 from prd import errors
+from prd.torch import clock
 
 
 class _Many(int):
@@ -87,6 +90,20 @@ def _part(loader, rank, workers, own=True):
     return None
 
 
+def _of_trainer(args, optimizer, steps):
+    """The schedule that a Trainer makes for so many steps: of a stand-in, since to make one sets the optimizer's learning rate."""
+    groups = [{"params": [torch.zeros(1, requires_grad=True)], "lr": float(group.get("initial_lr", group["lr"]))} for group in optimizer.param_groups]
+    stand_in = torch.optim.SGD(groups, float(optimizer.defaults.get("lr", 0)))
+    return transformers.get_scheduler(args.lr_scheduler_type, stand_in, args.get_warmup_steps(steps), steps, args.lr_scheduler_kwargs)
+
+
+def _rates(scheduler):
+    """Of a LambdaLR: what its functions are, to compare them; else None."""
+    if type(scheduler) is not torch.optim.lr_scheduler.LambdaLR:
+        return None
+    return [(rate.func, rate.args, rate.keywords) if isinstance(rate, functools.partial) else rate for rate in scheduler.lr_lambdas]
+
+
 class Callback(transformers.TrainerCallback):
     """Makes a Trainer a worker of a job, from the start of training to its end. `worker` is the prd.torch.Worker meanwhile, and after."""
 
@@ -98,13 +115,13 @@ class Callback(transformers.TrainerCallback):
 
     paused = property(lambda self: self._pause is not None, doc="Whether the others go on without this worker, which evaluates or saves")
 
-    def on_init_end(self, args, state, control, **kwargs):
+    def on_init_end(self, args, state, control, lr_scheduler=None, **kwargs):
         if args.load_best_model_at_end:
             raise errors.InvalidArgument("load_best_model_at_end: found True, allowed is False with prd.transformers")
         if args.world_size > 1 or args.n_gpu > 1:
             raise errors.InvalidArgument(f"args: {max(args.world_size, args.n_gpu)} devices, allowed is one: prd.run or a launcher starts the "
                                          "workers, each with a GPU of its own (prd.run --env 0:CUDA_VISIBLE_DEVICES=0 --env 1:CUDA_VISIBLE_DEVICES=1)")
-        self._args = args
+        self._args, self._scheduler = args, lr_scheduler  # given to the Trainer, if it is not None
         args.max_steps = _Many(args.max_steps)
 
     def on_train_begin(self, args, state, control, model, optimizer, lr_scheduler, train_dataloader, **kwargs):
@@ -143,13 +160,7 @@ class Callback(transformers.TrainerCallback):
         self._steps = args.max_steps
         if self._steps <= 0:
             self._steps = max(1, math.ceil(args.num_train_epochs * self._per_epoch))
-        scheduler = getattr(lr_scheduler, "scheduler", lr_scheduler)
-        if not isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-            # The Trainer has made it for its own number of steps.
-            made = transformers.get_scheduler(args.lr_scheduler_type, inner, args.get_warmup_steps(self._steps), self._steps, args.lr_scheduler_kwargs)
-            at = scheduler.last_epoch
-            scheduler.__dict__.update({name: value for name, value in vars(made).items() if name != "last_epoch"}, last_epoch=at)
-        self.worker.scheduler(scheduler)
+        self._schedule(getattr(lr_scheduler, "scheduler", lr_scheduler), inner)
         self._epoch = math.floor(self.worker.clock / self._per_epoch)
         state.max_steps = self._steps
 
@@ -159,6 +170,22 @@ class Callback(transformers.TrainerCallback):
         if alike is not None and worker.rank == 0:
             worker._say_once("sampler", f"the Trainer's loader has a {type(alike).__name__}, with neither a generator nor a seed to give each worker an "
                              "order of its own: where it does not draw by torch's random numbers, all workers train the same samples at the same time")
+
+    def _schedule(self, scheduler, optimizer):
+        """The schedule goes by the job's clock. One that the Trainer has made for its own number of steps becomes as long as the job."""
+        rates = None if scheduler is self._scheduler else _rates(scheduler)
+        given = rates is None or rates != _rates(_of_trainer(self._args, optimizer, self._trainers))
+        if not given:
+            scheduler.lr_lambdas = _of_trainer(self._args, optimizer, self._steps).lr_lambdas
+            for group, rate, base in zip(optimizer.param_groups, scheduler.lr_lambdas, scheduler.base_lrs):
+                due = float(base) * rate(scheduler.last_epoch)
+                if torch.is_tensor(group["lr"]):
+                    group["lr"].fill_(due)
+                else:
+                    group["lr"] = due
+        if isinstance(scheduler, (*clock._SCHEDULERS, torch.optim.lr_scheduler.ReduceLROnPlateau)):
+            # The script's is as long as all epochs of one process, or as max_steps.
+            self.worker.scheduler(scheduler, plain=given and self._args.max_steps <= 0)
 
     def on_step_begin(self, args, state, control, **kwargs):
         self._resume()
@@ -171,9 +198,9 @@ class Callback(transformers.TrainerCallback):
             state.max_steps += 1  # this one may apply nothing yet
 
     def on_step_end(self, args, state, control, **kwargs):
-        clock = self.worker.clock
-        state.epoch = clock / self._per_epoch
-        if clock >= self._steps or self.worker.done:
+        now = self.worker.clock
+        state.epoch = now / self._per_epoch
+        if now >= self._steps or self.worker.done:
             control.should_training_stop = True
             control.should_save = control.should_save or args.save_strategy == "steps"
         elif math.floor(state.epoch) > self._epoch:
