@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
 import unittest.mock
 
@@ -88,8 +89,15 @@ class Frameworks(unittest.TestCase):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         accelerator = accelerate.Accelerator(cpu=True)
         accelerator.scaler = torch.amp.GradScaler("cpu")  # as fp16 makes one on a GPU
-        model, optimizer = accelerator.prepare(model, optimizer)
-        worker = prd.accelerate.attach(accelerator, model, optimizer, samples=8)
+        plain = torch.optim.lr_scheduler.LinearLR(optimizer, 1, 0, 8)
+        model, optimizer, scheduler = accelerator.prepare(model, optimizer, plain)
+        with unittest.mock.patch.object(prd.torch.Worker, "scheduler") as taken:
+            worker = prd.accelerate.attach(accelerator, model, optimizer, scheduler, samples=8)
+        taken.assert_called_once_with(plain, plain=True)
+        for given, divides, batch, expected in ((plain, False, 0, False), (scheduler, False, 20, True), (scheduler, True, 0, True), (scheduler, True, 20, False)):
+            scheduler.split_batches = divides
+            job = types.SimpleNamespace(share=types.SimpleNamespace(batch=batch))
+            self.assertEqual(prd.accelerate._is_plain(given, job), expected)
         for i in range(5):
             optimizer.zero_grad()
             accelerator.backward(model(torch.ones(8, 4)).mean() * (float("inf") if i == 2 else 1))

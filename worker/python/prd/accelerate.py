@@ -35,9 +35,20 @@ def take_scaler(optimizer):
         optimizer._optimizer_patched_step_method = accelerate.optimizer.patch_optimizer_step(optimizer, optimizer.optimizer.step)
 
 
+def _is_plain(scheduler, worker):
+    """Whether Accelerate, with several processes, would make as many steps of it as there are processes."""
+    if not isinstance(scheduler, accelerate.scheduler.AcceleratedScheduler) or not scheduler.step_with_optimizer:
+        return False
+    return not (scheduler.split_batches and worker.share.batch)  # the loader's batches are the job's
+
+
 def attach(accelerator, model, optimizer, scheduler=None, **options):
     """prd.torch.attach of what accelerator.prepare returned. The scheduler goes by the job's clock; the loaders of the worker's
     shard bring batches to the accelerator's device. options: of prd.torch.attach.
+
+    scheduler: what accelerator.prepare returned of one that was made with the length of the plain loader, as Accelerate wants it
+    (in a job with a batch under split_batches=True: for as many steps as the job makes). One that was not prepared counts steps of
+    the job's clock, as by worker.scheduler(scheduler).
     """
     if not isinstance(optimizer, accelerate.optimizer.AcceleratedOptimizer):
         raise errors.InvalidArgument(f"optimizer: found {type(optimizer).__name__}, needed is what accelerator.prepare(optimizer) returned: "
@@ -48,7 +59,7 @@ def attach(accelerator, model, optimizer, scheduler=None, **options):
     worker = prd.torch.attach(accelerator.unwrap_model(model), optimizer.optimizer, **options)
     take_scaler(optimizer)
     if scheduler is not None:
-        worker.scheduler(getattr(scheduler, "scheduler", scheduler))
+        worker.scheduler(getattr(scheduler, "scheduler", scheduler), plain=_is_plain(scheduler, worker))
     shard = worker.shard
     worker.shard = lambda loader, **given: _Placed(shard(loader, **given), accelerator.device)
     return worker
