@@ -34,6 +34,7 @@ class Stop(transformers.TrainerCallback):
     ends = 0
 
     def on_epoch_end(self, args, state, control, **kwargs):
+        assert state.is_world_process_zero == state.is_local_process_zero == (job.worker.rank == 0)
         self.ends += 1
         if job.worker.rank == 1 and self.ends == 2:
             control.should_training_stop = True

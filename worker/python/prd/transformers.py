@@ -15,8 +15,13 @@ In a job with a batch, the Trainer's batches stay as large as they are, and a st
 the Trainer's steps before that apply nothing.
 
 What it cannot do: several devices of a Trainer, `load_best_model_at_end` (each worker has its own best), data without a
-length, and `max_steps` in a second `train()` of one Trainer. What a script writes after train, as save_model, asks
-callback.worker.rank == 0. An interval in steps (`eval_steps`, `save_steps`, `logging_steps`) counts this worker's own.
+length, and `max_steps` in a second `train()` of one Trainer. An interval in steps (`eval_steps`, `save_steps`, `logging_steps`)
+counts this worker's own.
+
+`state.is_world_process_zero` is true on rank 0 alone, from this callback's on_train_begin on, so rank 0 alone has a progress bar and
+prints its losses. Each worker's own are: `trainer.is_world_process_zero()`, `args.process_index` and so what a script writes after
+train, as save_model (it asks callback.worker.rank == 0), warnings (`log_level`), and what `report_to` starts, which begins before
+this callback. In its place: report_to="none" and callbacks=[prd.transformers.Callback(), TensorBoardCallback()].
 """
 import functools
 import math
@@ -152,6 +157,7 @@ class Callback(transformers.TrainerCallback):
         inner = getattr(optimizer, "optimizer", optimizer)
         self.worker = prd.torch.attach(model, inner, **options)
         prd.accelerate.take_scaler(optimizer)
+        state.is_world_process_zero = state.is_local_process_zero = self.worker.rank == 0
         if self.worker.workers > 1 or self.worker.rank > 0:
             self._give_order(train_dataloader)
         self._per_epoch = batches / max(self.worker.workers, 1)  # the job's clock
