@@ -106,6 +106,20 @@ class Frameworks(unittest.TestCase):
         self.assertEqual(worker.trained, (4, 32))
         worker.finish()
 
+    def test_a_program_that_ends_in_a_pause_says_nothing_more(self):
+        import torch
+        import prd.torch
+
+        self.in_job()
+        model = torch.nn.Linear(4, 1)
+        worker = prd.torch.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), samples=8)
+        pause = worker.pause()
+        pause.__enter__()
+        worker.session._handle.end("its program ended")  # as at exit
+        with unittest.mock.patch.object(sys, "unraisablehook") as ignored:
+            del pause
+        self.assertEqual(ignored.call_args_list, [])
+
     def arguments(self, **more):
         """Of a Trainer; three batches of 10 and one of 5 are an epoch of `trainer`'s data."""
         import transformers

@@ -273,7 +273,8 @@ class Run(unittest.TestCase):
 wait_for() { until [ -e "$MARK.$1" ]; do sleep 0.01; done; }
 if [ "$PRD_RANK" = 0 ]; then
   echo "Traceback (most recent call last):" >&2; touch $MARK.begun; wait_for between
-  printf '  File "x"\n    f()\nValueError: first\nprd: the session was left\n' >&2; exit 3
+  printf '  File "x"\n    f()\nValueError: first\nprd: the session was left\n' >&2
+  printf 'Exception ignored in: <f>\nTraceback (most recent call last):\n  File "y"\nTypeError: second\n\r10%%\r20%%\n' >&2; exit 3
 fi
 wait_for begun; echo other >&2; touch $MARK.between; while kill -0 "$(cat $MARK.pid)" 2>/dev/null; do sleep 0.01; done
 echo last >&2; exit 4

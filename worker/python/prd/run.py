@@ -271,6 +271,23 @@ def _in_traceback(lines):
     return False
 
 
+class _Said:
+    """The last line that a worker has said on stderr, but for notices of prd, progress bars, and exceptions that Python has ignored."""
+
+    def __init__(self):
+        self.line = None
+        self._ignores = False  # until the exception's own line, which follows its traceback
+
+    def take(self, lines):
+        for line in lines:
+            if line.startswith(b"Exception ignored "):
+                self._ignores = True
+            elif self._ignores:
+                self._ignores = line.startswith((b" ", b"Traceback "))
+            elif line and not line.startswith(b"prd: ") and b"\r" not in line:
+                self.line = line.decode(errors="replace")
+
+
 class Workers:
     """The processes, and what they print."""
 
@@ -282,7 +299,7 @@ class Workers:
         self._lock = threading.Lock()
         self._restarts = [0] * args.workers
         self._readers = []
-        self._last_lines = {}  # of stderr, by rank
+        self._said = {}  # by rank
         self.failed = []  # ranks that have failed for good, the first one first
         self.running = {}  # by rank
         self.codes = {}
@@ -306,9 +323,8 @@ class Workers:
     def _pass_on(self, rank, pipe, to):
         with pipe:
             for block in _blocks(pipe.fileno()):
-                said = [line for line in block if to is sys.stderr and line and not line.startswith(b"prd: ")]
-                if said:
-                    self._last_lines[rank] = said[-1].decode(errors="replace")
+                if to is sys.stderr:
+                    self._said.setdefault(rank, _Said()).take(block)
                 self._write(to, b"".join(b"[%d] %s\n" % (rank, line) for line in block))
 
     def _write(self, to, text):
@@ -352,7 +368,7 @@ class Workers:
         """Where several have: the first one is likely to be why."""
         if len(self.failed) > 1:
             first = self.failed[0]
-            line = self._last_lines.get(first)
+            line = first in self._said and self._said[first].line
             self.say(f"{len(self.failed)} of {self._args.workers} workers failed, rank {first} first" + (f": {line}" if line else ""))
 
     def signal(self, number):

@@ -324,7 +324,7 @@ class Session:
         try:
             yield self
         finally:
-            if self._trains:  # it may have left
+            if self._trains and self._handle.session:  # it may have left, or the program ends in the pause
                 self._call(lambda session: self._library.prd_resume(session))
 
     def average(self, into):
