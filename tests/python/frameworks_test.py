@@ -285,6 +285,28 @@ class Frameworks(unittest.TestCase):
                 trainer.train()
             self.assertEqual((scheduler.call_args.kwargs["plain"], trainer.optimizer.param_groups[0]["lr"]), (plain, end), (options, given))
 
+    def test_what_a_trainer_cannot_have_is_named(self):
+        import prd.transformers
+        import torch
+        import transformers
+
+        class Endless(torch.utils.data.IterableDataset):
+            def __iter__(self):
+                yield {"x": torch.ones(4)}
+
+        with self.assertRaisesRegex(prd.InvalidArgument, "load_best_model_at_end: .*own replica.* Instead: .*best_model_checkpoint"):
+            prd.transformers.Callback().on_init_end(self.arguments(load_best_model_at_end=True), None, None)
+        args = self.arguments()
+        with unittest.mock.patch.object(transformers.TrainingArguments, "world_size", 2):
+            with self.assertRaisesRegex(prd.InvalidArgument, "args: found 2 processes, .*torchrun.*prd.run -n 2"):
+                prd.transformers.Callback().on_init_end(args, None, None)
+        job = prd.transformers.Callback()
+        trainer = self.trainer(self.arguments(max_steps=3), job)
+        trainer.train_dataset = Endless()
+        with self.assertRaisesRegex(prd.InvalidArgument, "train_dataset: found Endless, which has no length, needed .* Instead: prd.torch.attach"):
+            trainer.train()
+        self.assertIsNone(job.worker)
+
     def test_a_callback_that_comes_too_late_is_named(self):
         import prd.transformers
 

@@ -6,8 +6,9 @@
     ...                                             # the training loop as it was
     worker.finish()
 
-prd starts the workers, so each process is one device to Accelerate, and is its main process: what one process alone is to
-do, as saving, asks worker.rank == 0.
+prd.run starts the workers, so each process is one device to Accelerate, and is its main process: what one process alone is to
+do, as saving, asks worker.rank == 0. Under torchrun, mpirun and `accelerate launch` Accelerate makes several processes one run of
+its own, which is refused.
 """
 import accelerate
 
@@ -35,6 +36,13 @@ def take_scaler(optimizer):
         optimizer._optimizer_patched_step_method = accelerate.optimizer.patch_optimizer_step(optimizer, optimizer.optimizer.step)
 
 
+def refuse_processes(name, found):
+    """InvalidArgument, where Accelerate has found several processes."""
+    if found > 1:
+        raise errors.InvalidArgument(f"{name}: found {found} processes, allowed is one: torchrun, mpirun and `accelerate launch` make one run of Accelerate of "
+                                     f"them, with its own synchronisation. Instead: python3 -m prd.run -n {found} script.py")
+
+
 def _is_plain(scheduler, worker):
     """Whether Accelerate, with several processes, would make as many steps of it as there are processes."""
     if not isinstance(scheduler, accelerate.scheduler.AcceleratedScheduler) or not scheduler.step_with_optimizer:
@@ -53,9 +61,7 @@ def attach(accelerator, model, optimizer, scheduler=None, **options):
     if not isinstance(optimizer, accelerate.optimizer.AcceleratedOptimizer):
         raise errors.InvalidArgument(f"optimizer: found {type(optimizer).__name__}, needed is what accelerator.prepare(optimizer) returned: "
                                      "it replaces the optimizer's state, so attach comes after it")
-    if accelerator.num_processes > 1:
-        raise errors.InvalidArgument(f"accelerator: it has {accelerator.num_processes} processes, and its own synchronisation of them; prd's workers are "
-                                     "started by prd.run or a launcher, with no `accelerate launch` around them")
+    refuse_processes("accelerator", accelerator.num_processes)
     worker = prd.torch.attach(accelerator.unwrap_model(model), optimizer.optimizer, **options)
     take_scaler(optimizer)
     if scheduler is not None:

@@ -116,16 +116,19 @@ class Callback(transformers.TrainerCallback):
         """options: of prd.torch.attach."""
         self.worker = None
         self._options = options
-        self._pause = self._args = None
+        self._pause = self._args = self._saving = None
 
     paused = property(lambda self: self._pause is not None, doc="Whether the others go on without this worker, which evaluates or saves")
 
     def on_init_end(self, args, state, control, lr_scheduler=None, **kwargs):
         if args.load_best_model_at_end:
-            raise errors.InvalidArgument("load_best_model_at_end: found True, allowed is False with prd.transformers")
-        if args.world_size > 1 or args.n_gpu > 1:
-            raise errors.InvalidArgument(f"args: {max(args.world_size, args.n_gpu)} devices, allowed is one: prd.run or a launcher starts the "
-                                         "workers, each with a GPU of its own (prd.run --env 0:CUDA_VISIBLE_DEVICES=0 --env 1:CUDA_VISIBLE_DEVICES=1)")
+            raise errors.InvalidArgument("load_best_model_at_end: found True, allowed is False with prd.transformers: each worker evaluates its own replica, "
+                                         "in its own time, so workers would end with different models. Instead: metric_for_best_model, and after train "
+                                         "rank 0 loads trainer.state.best_model_checkpoint")
+        prd.accelerate.refuse_processes("args", args.world_size)
+        if args.n_gpu > 1:
+            raise errors.InvalidArgument(f"args: found {args.n_gpu} GPUs, allowed is one for each worker: "
+                                         "prd.run --env 0:CUDA_VISIBLE_DEVICES=0 --env 1:CUDA_VISIBLE_DEVICES=1")
         self._args, self._scheduler = args, lr_scheduler  # given to the Trainer, if it is not None
         args.max_steps = _Many(args.max_steps)
 
@@ -133,6 +136,10 @@ class Callback(transformers.TrainerCallback):
         if self._args is not args:
             raise errors.InvalidArgument("callbacks: prd.transformers.Callback is given to a Trainer when that is made, and not by add_callback: "
                                          "transformers.Trainer(..., callbacks=[prd.transformers.Callback()])")
+        data = train_dataloader.dataset
+        if isinstance(data, torch.utils.data.IterableDataset) or not hasattr(data, "__len__"):
+            raise errors.InvalidArgument(f"train_dataset: found {type(data).__name__}, which has no length, needed is one with __len__ and __getitem__: epochs are "
+                                         "the job's, in samples. Instead: prd.torch.attach and worker.shard in a loop of your own, where such data is divided")
         if isinstance(args.max_steps, _Many):
             args.max_steps = args.max_steps.given  # the Trainer has read it
         elif args.max_steps > 0:
@@ -157,6 +164,8 @@ class Callback(transformers.TrainerCallback):
         inner = getattr(optimizer, "optimizer", optimizer)
         self.worker = prd.torch.attach(model, inner, **options)
         prd.accelerate.take_scaler(optimizer)
+        if self.worker.rank > 0 and args.save_strategy == "best":
+            self._saving, args.save_strategy = args.save_strategy, transformers.trainer_utils.SaveStrategy.NO
         state.is_world_process_zero = state.is_local_process_zero = self.worker.rank == 0
         if self.worker.workers > 1 or self.worker.rank > 0:
             self._give_order(train_dataloader)
@@ -236,6 +245,8 @@ class Callback(transformers.TrainerCallback):
         state.max_steps = state.global_step
         if self.worker.clock < self._steps - 1 and not self.worker.done:
             self.worker.stop("the Trainer of one worker was stopped")
+        if self._saving is not None:
+            args.save_strategy, self._saving = self._saving, None
         self.worker.finish()
 
     def _saves(self, control):
