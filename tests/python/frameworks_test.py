@@ -4,6 +4,7 @@ import place
 import json
 import os
 import pathlib
+import pickle
 import re
 import subprocess
 import sys
@@ -284,6 +285,27 @@ class Frameworks(unittest.TestCase):
             with unittest.mock.patch.object(prd.torch.Worker, "scheduler", autospec=True, side_effect=prd.torch.Worker.scheduler) as scheduler:
                 trainer.train()
             self.assertEqual((scheduler.call_args.kwargs["plain"], trainer.optimizer.param_groups[0]["lr"]), (plain, end), (options, given))
+
+    def test_a_trainer_clips_what_is_applied(self):
+        import prd.transformers
+        import torch
+        import transformers
+
+        class Sees(transformers.TrainerCallback):
+            def on_pre_optimizer_step(self, args, state, control, model, **kwargs):
+                seen.append((norm(model) < 0.11, args.max_grad_norm, pickle.loads(pickle.dumps(args)).max_grad_norm > 0))
+
+        def norm(model):
+            return torch.nn.utils.get_total_norm([p.grad for p in model.parameters()])
+
+        self.in_job()
+        seen, applied = [], []
+        args = self.arguments(max_grad_norm=0.1, num_train_epochs=1)
+        job = prd.transformers.Callback(before_apply=lambda: applied.append(float(norm(trainer.model))))
+        trainer = self.trainer(args, job, Sees())
+        trainer.train()
+        self.assertEqual((seen, args.max_grad_norm > 0), (4 * [(False, 0.1, True)], True))
+        self.assertEqual((len(applied), max(applied) < 0.11), (4, True))
 
     def test_what_a_trainer_cannot_have_is_named(self):
         import prd.transformers

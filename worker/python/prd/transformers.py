@@ -47,6 +47,16 @@ class _Many(int):
         return int, (self.given,)
 
 
+class _Elsewhere(float):
+    """A max_grad_norm by which not the Trainer clips, which asks whether it is above 0. Copies and files have the plain number."""
+
+    def __gt__(self, other):
+        return False
+
+    def __reduce__(self):
+        return float, (float(self),)
+
+
 class _InTurn(torch.utils.data.Sampler):
     """The data in order, of which all workers together take batch after batch. A worker that has trained its own ones goes on with those
     of the others, the last one first: these are most likely to be left."""
@@ -112,9 +122,12 @@ def _rates(scheduler):
 class Callback(transformers.TrainerCallback):
     """Makes a Trainer a worker of a job, from the start of training to its end. `worker` is the prd.torch.Worker meanwhile, and after."""
 
-    def __init__(self, **options):
-        """options: of prd.torch.attach."""
+    def __init__(self, *, pause=True, **options):
+        """options: of prd.torch.attach. pause: whether the others train on while this worker evaluates or saves. With False they wait
+        where the engine makes them, and what is trained depends less on timing: not at all where each step waits for all.
+        """
         self.worker = None
+        self._pauses = pause
         self._options = options
         self._pause = self._args = self._saving = None
 
@@ -160,9 +173,14 @@ class Callback(transformers.TrainerCallback):
         self._samples = None if "samples" in self._options else (batches, whole, rest)
         self._next = state.global_step % batches if not args.ignore_data_skip else 0  # of the steps of this pass over the data
         self._begun = False
+        clips = args.max_grad_norm is not None and float(args.max_grad_norm) > 0 and not prd.torch.is_alone()
         options = {"samples": whole, **options, **self._options}
+        if clips:
+            options["before_apply"] = self._clipping(model, float(args.max_grad_norm))
         inner = getattr(optimizer, "optimizer", optimizer)
         self.worker = prd.torch.attach(model, inner, **options)
+        if clips:
+            args.max_grad_norm = _Elsewhere(args.max_grad_norm)
         prd.accelerate.take_scaler(optimizer)
         if self.worker.rank > 0 and args.save_strategy == "best":
             self._saving, args.save_strategy = args.save_strategy, transformers.trainer_utils.SaveStrategy.NO
@@ -178,6 +196,18 @@ class Callback(transformers.TrainerCallback):
         self._schedule(getattr(lr_scheduler, "scheduler", lr_scheduler), inner)
         self._epoch = math.floor(self.worker.clock / self._per_epoch)
         state.max_steps = self._steps
+
+    def _clipping(self, model, most):
+        """What the Trainer does before the optimizer's step, of the gradient that is applied: of all workers' together where the engine
+        reduces gradients, as torchrun's processes have it, else of this worker's."""
+        then = self._options.get("before_apply")
+
+        def clip():
+            torch.nn.utils.clip_grad_norm_(model.parameters(), most)
+            if then is not None:
+                then()
+
+        return clip
 
     def _give_order(self, loader):
         worker = self.worker
@@ -245,6 +275,7 @@ class Callback(transformers.TrainerCallback):
         state.max_steps = state.global_step
         if self.worker.clock < self._steps - 1 and not self.worker.done:
             self.worker.stop("the Trainer of one worker was stopped")
+        args.max_grad_norm = args.max_grad_norm and float(args.max_grad_norm)
         if self._saving is not None:
             args.save_strategy, self._saving = self._saving, None
         self.worker.finish()
@@ -252,7 +283,7 @@ class Callback(transformers.TrainerCallback):
     def _saves(self, control):
         if self.worker.rank > 0:
             control.should_save = False
-        if (control.should_evaluate or control.should_save) and self._pause is None and not self.worker.done:
+        if self._pauses and (control.should_evaluate or control.should_save) and self._pause is None and not self.worker.done:
             self._pause = self.worker.pause()
             self._pause.__enter__()
 
