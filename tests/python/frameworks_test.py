@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Frameworks over PyTorch: the examples, and jobs that are saved, resumed and stopped. Usage: frameworks_test.py BIN_DIR [TEST ...]"""
 import place
+import contextlib
+import io
 import json
 import os
 import pathlib
@@ -99,12 +101,16 @@ class Frameworks(unittest.TestCase):
             scheduler.split_batches = divides
             job = types.SimpleNamespace(share=types.SimpleNamespace(batch=batch))
             self.assertEqual(prd.accelerate._is_plain(given, job), expected)
+        accelerator.prepare(torch.utils.data.DataLoader(range(8)))
+        said = io.StringIO()
         for i in range(5):
             optimizer.zero_grad()
             accelerator.backward(model(torch.ones(8, 4)).mean() * (float("inf") if i == 2 else 1))
-            optimizer.step()
+            with contextlib.redirect_stderr(said), unittest.mock.patch.object(prd.torch.Worker, "workers", 2):
+                optimizer.step()
             self.assertEqual(optimizer.step_was_skipped, i == 2)
         self.assertEqual(worker.trained, (4, 32))
+        self.assertEqual(said.getvalue().count("trains without a loader of worker.shard"), 1)
         worker.finish()
 
     def test_a_program_that_ends_in_a_pause_says_nothing_more(self):
@@ -285,6 +291,15 @@ class Frameworks(unittest.TestCase):
             with unittest.mock.patch.object(prd.torch.Worker, "scheduler", autospec=True, side_effect=prd.torch.Worker.scheduler) as scheduler:
                 trainer.train()
             self.assertEqual((scheduler.call_args.kwargs["plain"], trainer.optimizer.param_groups[0]["lr"]), (plain, end), (options, given))
+
+    def test_a_callback_pauses_unless_told_not_to(self):
+        import prd.transformers
+
+        for job, pauses in ((prd.transformers.Callback(), True), (prd.transformers.Callback(pause=False), False)):
+            job.worker = unittest.mock.MagicMock(rank=1, done=False)
+            control = types.SimpleNamespace(should_evaluate=True, should_save=True)
+            job._saves(control)
+            self.assertEqual((job.paused, control.should_save, job.worker.pause.called), (pauses, False, pauses))
 
     def test_a_trainer_clips_what_is_applied(self):
         import prd.transformers

@@ -66,6 +66,16 @@ def attach(accelerator, model, optimizer, scheduler=None, **options):
     take_scaler(optimizer)
     if scheduler is not None:
         worker.scheduler(getattr(scheduler, "scheduler", scheduler), plain=_is_plain(scheduler, worker))
+    tick = worker._tick
+
+    def first_tick(partial=False):
+        worker._tick = tick
+        tick(partial)
+        if worker.rank == 0 and worker.workers > 1 and worker._loader is None and not worker._shares and accelerator._dataloaders:
+            worker._say_once("whole", "trains without a loader of worker.shard: one that accelerator.prepare returned gives each worker all the data in an "
+                             "epoch. loader = worker.shard(loader) in place of accelerator.prepare(loader)")
+
+    worker._tick = first_tick
     shard = worker.shard
     worker.shard = lambda loader, **given: _Placed(shard(loader, **given), accelerator.device)
     return worker

@@ -8,8 +8,12 @@ Each worker trains in an order of its own, by the seed of the data (`data_seed`,
 `max_steps` are the job's: an epoch ends when the job has trained the data once, a step counts as one of the job's clock, and so
 does the schedule of the learning rate. A scheduler that the script gives (`optimizers=`, create_scheduler) stays as it is, made
 for as many steps as one process makes in `num_train_epochs`, or for `max_steps`. Where one worker stops (EarlyStoppingCallback),
-all do. Rank 0 alone writes checkpoints; train(resume_from_checkpoint=...) of all workers goes on from there. The others do not
-wait for an evaluation, or for a checkpoint.
+all do. Rank 0 alone writes checkpoints; train(resume_from_checkpoint=...) of all workers goes on from there. `max_grad_norm`
+clips what is applied: the gradient of all workers together where the engine reduces gradients. `grad_norm` in the log is this
+worker's own.
+
+While a worker evaluates or saves it is paused, and the others train on: its steps are then theirs, so results depend on timing.
+Callback(pause=False): the others wait for it where the engine makes them, as all-reduce does; then results are the same each time.
 
 In a job with a batch, the Trainer's batches stay as large as they are, and a step of the job takes as many as a worker's share needs;
 the Trainer's steps before that apply nothing.
@@ -22,6 +26,10 @@ counts this worker's own.
 prints its losses. Each worker's own are: `trainer.is_world_process_zero()`, `args.process_index` and so what a script writes after
 train, as save_model (it asks callback.worker.rank == 0), warnings (`log_level`), and what `report_to` starts, which begins before
 this callback. In its place: report_to="none" and callbacks=[prd.transformers.Callback(), TensorBoardCallback()].
+
+A checkpoint has rank 0's replica. Under engines that average models the last one is not yet the average of all, which the model is
+once train has returned: save_model then. `average_tokens_across_devices` has no effect: a worker's gradient weighs by its samples,
+not by their tokens.
 """
 import functools
 import math
