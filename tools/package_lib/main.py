@@ -84,7 +84,8 @@ def main(arguments):
     work = (args.work or source.ROOT / "build/package").resolve()
     out = (args.out or work / "out").resolve()
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        for folder in (out, work):
+            folder.mkdir(parents=True, exist_ok=True)
         build = args.build.resolve() if args.build is not None else None
         if build is not None:
             check_build(build)
