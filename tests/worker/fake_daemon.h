@@ -5,6 +5,7 @@
 #define PRD_TESTS_WORKER_FAKE_DAEMON_H_
 
 #include <atomic>
+#include <cstddef>
 #include <functional>
 #include <map>
 #include <memory>
@@ -59,6 +60,10 @@ class FakeDaemon : private History, private Messenger {
   mutable std::mutex mutex_;
   std::vector<Record> records_;
 };
+
+// The elements of a model that trains in whole sessions: as f32 just over Mesh::kDirectBytes, so
+// that reductions take the ring. More would take sanitizers long, which look at each access.
+inline constexpr std::size_t kModelSize = 17'000;
 
 // A job for `workers` with a lease short enough for tests and long enough for sanitizers.
 JobSpec SpecFor(EngineOptions engine, int workers);

@@ -1,13 +1,12 @@
 #!/bin/sh
 # Installs the worker library to a temporary prefix. Builds and runs a consumer of it, and one that
 # was written against the header before, with find_package(prd) and with pkg-config.
-# Usage: install_test.sh BUILD_DIR SOURCE_DIR CC CXX FLAGS
+# Usage: install_test.sh BUILD_DIR SOURCE_DIR CC CXX
 set -eu
 build=$1
 source=$2/tests/worker/consumer
 cc=$3
 cxx=$4
-flags=$5
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -16,8 +15,7 @@ cmake --install "$build" --component worker --prefix "$work/prefix" > "$work/log
 lib=$(dirname "$(find "$work/prefix" -name libprd.so)")
 
 cmake -S "$source" -B "$work/consumer" -DCMAKE_PREFIX_PATH="$work/prefix" \
-      -DCMAKE_C_COMPILER="$cc" -DCMAKE_CXX_COMPILER="$cxx" \
-      -DCMAKE_C_FLAGS="$flags" -DCMAKE_CXX_FLAGS="$flags" > "$work/log" &&
+      -DCMAKE_C_COMPILER="$cc" -DCMAKE_CXX_COMPILER="$cxx" > "$work/log" &&
   cmake --build "$work/consumer" >> "$work/log" || { cat "$work/log"; exit 1; }
 "$work/consumer/consumer"
 "$work/consumer/old_consumer"
@@ -30,19 +28,19 @@ case $use in
   *"$work/prefix"*|*"$lib/pkgconfig/.."*) ;;
   *) echo "prd.pc does not lead to the prefix: $use"; exit 1 ;;
 esac
-"$cxx" -std=c++20 -Wall -Wextra -Wpedantic -Werror $flags "$source/main.cc" \
+"$cxx" -std=c++20 -Wall -Wextra -Wpedantic -Werror "$source/main.cc" \
   -o "$work/with_pkg_config" $use
-"$cxx" -std=c++20 -Wno-deprecated-declarations $flags "$source/old.cc" \
+"$cxx" -std=c++20 -Wno-deprecated-declarations "$source/old.cc" \
   -o "$work/old_with_pkg_config" $use
 LD_LIBRARY_PATH=$lib "$work/with_pkg_config"
 LD_LIBRARY_PATH=$lib "$work/old_with_pkg_config"
 
 # The C interface needs no C++.
-"$cc" -std=c11 -Wall -Wextra -Wpedantic -Werror $flags "$source/main.c" -o "$work/in_c" $use
+"$cc" -std=c11 -Wall -Wextra -Wpedantic -Werror "$source/main.c" -o "$work/in_c" $use
 LD_LIBRARY_PATH=$lib "$work/in_c"
 
 # The compiler says of each old name that it is one.
-"$cxx" -std=c++20 $flags -fsyntax-only "$source/old.cc" $use 2> "$work/log"
+"$cxx" -std=c++20 -fsyntax-only "$source/old.cc" $use 2> "$work/log"
 for name in patience GroupWays group_ways; do
   grep -q "$name.* deprecated" "$work/log" || { echo "$name is not deprecated"; exit 1; }
 done

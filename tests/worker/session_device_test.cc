@@ -37,7 +37,7 @@ using testing::SpecFor;
 using testing::StandInDevice;
 
 constexpr int kWorkers = 4;
-constexpr std::size_t kSize = 40'000;
+constexpr std::size_t kSize = testing::kModelSize;  // f32
 constexpr int kSteps = 12;
 
 void* Module() {

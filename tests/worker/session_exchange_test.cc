@@ -26,7 +26,7 @@ using testing::FakeDaemon;
 using testing::SpecFor;
 
 constexpr int kWorkers = 4;
-constexpr std::size_t kCount = 10'007;
+constexpr std::size_t kCount = testing::kModelSize / 2 + 7;  // f64
 
 using Row = std::vector<double>;
 using Rows = std::vector<Row>;  // by rank

@@ -28,7 +28,7 @@ using testing::FakeDaemon;
 using testing::SpecFor;
 
 constexpr int kWorkers = 4;
-constexpr std::size_t kSize = 20'000;
+constexpr std::size_t kSize = testing::kModelSize;  // f32
 
 void WaitUntil(const std::function<bool()>& holds) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);

@@ -16,7 +16,7 @@
 
 namespace prd::testing {
 
-inline constexpr std::size_t kSize = 40'000;  // f32: 160 KB, so that reductions take the ring
+inline constexpr std::size_t kSize = kModelSize;  // f32
 
 // A model whose training is to add its gradient, and the session it trains through.
 class Worker {
