@@ -159,14 +159,13 @@ class Jax(unittest.TestCase):
     def test_the_example(self):
         environment = dict(os.environ, PYTHONPATH=str(place.PACKAGE), PRD_DAEMON=str(place.BIN / "prd"))
         environment.pop("PRD_CONTROLLER", None)
-        for engine in ("p-reduce", "all-reduce"):
-            done = subprocess.run([sys.executable, "-m", "prd.run", "-n", "2", "--engine", engine, place.PACKAGE / "examples/jax_loop.py"],
-                                  env=environment, capture_output=True, text=True, timeout=200)
-            ends = re.findall(r"loss from (\S+) to (\S+), sum (\S+)", done.stdout)
-            self.assertEqual(len(ends), 2, done.stdout + done.stderr)
-            self.assertEqual(ends[0][2], ends[1][2])
-            for first, last, _ in ends:
-                self.assertLess(float(last), 0.3 * float(first))
+        done = subprocess.run([sys.executable, "-m", "prd.run", "-n", "2", "--engine", "p-reduce", place.PACKAGE / "examples/jax_loop.py"],
+                              env=environment, capture_output=True, text=True, timeout=200)
+        ends = re.findall(r"loss from (\S+) to (\S+), sum (\S+)", done.stdout)
+        self.assertEqual(len(ends), 2, done.stdout + done.stderr)
+        self.assertEqual(ends[0][2], ends[1][2])
+        for first, last, _ in ends:
+            self.assertLess(float(last), 0.3 * float(first))
 
 
 if __name__ == "__main__":

@@ -143,16 +143,14 @@ class Packages(unittest.TestCase):
         return {str(path.relative_to(venv)) for path in venv.rglob("*") if "__pycache__" not in path.parts}
 
     def test_wheel_in_every_python(self):
-        """Installed by pip, it trains; removed, it leaves nothing."""
+        """Installed by pip, it trains; removed, it leaves nothing. In the oldest and the newest that are here."""
         wheel = self.wheel()
-        tried = []
-        for minor in range(9, 14):
-            name = f"python3.{minor}"
-            found = [*pathlib.Path(os.environ.get("PYENV_ROOT", pathlib.Path.home() / ".pyenv")).glob(f"versions/3.{minor}.*/bin/{name}"), f"/usr/bin/{name}"]
-            python = next((path for path in found if os.access(path, os.X_OK)), None)
-            if python is None:
-                print(f"{name} is not found here, and is not tried", file=sys.stderr)
-                continue
+        pyenv = pathlib.Path(os.environ.get("PYENV_ROOT", pathlib.Path.home() / ".pyenv"))
+        here = []
+        for name in (f"python3.{minor}" for minor in range(9, 14)):
+            paths = [*pyenv.glob(f"versions/{name.removeprefix('python')}.*/bin/{name}"), f"/usr/bin/{name}"]
+            here += [path for path in paths if os.access(path, os.X_OK)][:1]
+        for python in sorted({here[0], here[-1]}, key=here.index):
             with self.subTest(python=str(python)):
                 venv, environment = self.environment_of(python)
                 before = self.installed(venv)
@@ -162,8 +160,6 @@ class Packages(unittest.TestCase):
                 self.assertIn(VERSION, run("prdctl", "--version", env=environment))
                 run("pip", "uninstall", "--quiet", "--yes", "prd", env=environment)
                 self.assertEqual(self.installed(venv), before)
-                tried.append(minor)
-        self.assertTrue(tried)
 
     def test_wheel_with_pytorch(self):
         """The README's lines for pip, with the PyTorch that the tests have."""
