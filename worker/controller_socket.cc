@@ -5,15 +5,17 @@
 #include <utility>
 
 #include "common/io/codec.h"
+#include "common/io/dial.h"
 #include "common/io/system_error.h"
 #include "common/io/tcp_liveness.h"
-#include "worker/host.h"
 
 namespace prd {
 namespace {
 
 // The longest control message: a group of some thousand members fits.
 constexpr std::int64_t kMaxMessageBytes = 4 << 20;
+// Also the longest attempt to connect: by itself the kernel asks again after 1 s, 2 s, 4 s and so
+// on, and would not see for as long again as the path was cut that it is whole.
 constexpr int kControllerDeadMs = 3000;
 
 // ZeroMQ tries again to connect after so long, and somewhat longer each time up to the second: well
@@ -25,6 +27,7 @@ struct Pauses {
 constexpr Pauses kSoon = {.first_ms = 50, .longest_ms = 100};
 constexpr Pauses kPatient = {.first_ms = 250, .longest_ms = 500};
 constexpr int kAttemptsSoon = 160;
+constexpr int kAttemptsOneWay = 3;
 
 void SetPauses(zmq::socket_ref socket, const Pauses& pauses) {
   socket.set(zmq::sockopt::reconnect_ivl, pauses.first_ms);
@@ -53,7 +56,16 @@ Status ControllerSocket::Connect(zmq::context_t* context, const SessionOptions& 
     // controller sends no more than 1 MiB that is not acknowledged.
     socket_.set(zmq::sockopt::rcvhwm, 0);
     EndDeadConnections(socket_, kControllerDeadMs);
-    socket_.set(zmq::sockopt::ipv6, IsReachedByIpv6(options.controller));
+    socket_.set(zmq::sockopt::connect_timeout, kControllerDeadMs);
+    if (options.controller.starts_with("tcp://")) {
+      Result<std::vector<TcpWay>> ways = WaysTo(options.controller);
+      if (ways.ok()) {
+        ways_ = *std::move(ways);
+        socket_.set(zmq::sockopt::ipv6, ways_.front().ipv6);
+      } else if (ways.status().code() != Code::kUnavailable) {  // else ZeroMQ asks for it again
+        return Status(ways.status().code(), "controller: " + ways.status().message());
+      }
+    }
     if (!options.curve_server_key.empty()) {
       socket_.set(zmq::sockopt::curve_serverkey, options.curve_server_key);
       socket_.set(zmq::sockopt::curve_publickey, options.curve_public_key);
@@ -97,6 +109,13 @@ ControllerSocket::News ControllerSocket::TakeNews() {
   const bool broken = handshakes_.TakeBroken();
   if (!patient_ && handshakes_.attempts() >= kAttemptsSoon) ChangePace(true);
   if (patient_ && broken) ChangePace(false);
+  // The controller may listen to the other kind of address that its name has.
+  if (handshakes_.attempts() < attempts_) attempts_ = 0;
+  if (ways_.size() > 1 && handshakes_.attempts() >= attempts_ + kAttemptsOneWay) {
+    attempts_ = handshakes_.attempts();
+    std::swap(ways_.front(), ways_.back());
+    Reconnect();
+  }
   // The controller may have noticed that the connection before broke, and wait for a word over this
   // one.
   if (handshakes_.TakeMade() || std::exchange(unblocked_, false)) {
@@ -106,14 +125,19 @@ ControllerSocket::News ControllerSocket::TakeNews() {
   return news;
 }
 
-// ZeroMQ takes other pauses for another connection only.
 void ControllerSocket::ChangePace(bool patient) {
   patient_ = patient;
   SetPauses(socket_, patient ? kPatient : kSoon);
+  Reconnect();
+}
+
+// ZeroMQ takes other pauses, and the other kind of address, for another connection only.
+void ControllerSocket::Reconnect() {
   try {
+    if (!ways_.empty()) socket_.set(zmq::sockopt::ipv6, ways_.front().ipv6);
     socket_.disconnect(options_.controller);
     socket_.connect(options_.controller);
-  } catch (const zmq::error_t&) {  // it goes on at the pace before
+  } catch (const zmq::error_t&) {  // it goes on as before
   }
 }
 

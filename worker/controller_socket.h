@@ -9,6 +9,7 @@
 #include <zmq.hpp>
 
 #include "common/base/messages.h"
+#include "common/io/dial.h"
 #include "prd/session.h"
 #include "worker/handshakes.h"
 
@@ -40,13 +41,16 @@ class ControllerSocket {
 
  private:
   void ChangePace(bool patient);
+  void Reconnect();
 
   SessionOptions options_;  // where the controller is, and the keys for it
   zmq::socket_t socket_;
   Handshakes handshakes_;
-  bool patient_ = false;    // asks seldom whether the controller is there
-  bool blocked_ = false;    // the connection is away
-  bool unblocked_ = false;  // it was, until now
+  std::vector<TcpWay> ways_;  // over tcp; the first one is tried, by turns
+  int attempts_ = 0;          // when that one's turn began
+  bool patient_ = false;      // asks seldom whether the controller is there
+  bool blocked_ = false;      // the connection is away
+  bool unblocked_ = false;    // it was, until now
 };
 
 }  // namespace prd

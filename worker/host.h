@@ -15,16 +15,13 @@ std::string HostId();
 // For people.
 std::string HostName();
 
-// Whether a socket that connects to this endpoint needs ZMQ_IPV6: the endpoint has an IPv6 address
-// in brackets, or a host name that has no IPv4 address. A name of both kinds is reached by IPv4.
-bool IsReachedByIpv6(const std::string& endpoint);
-
 // An address that only processes of this host have: 127.0.0.0/8 or ::1.
 bool IsLoopbackAddress(const std::string& address);
 
-// The address of this host that routes to a controller's endpoint; 127.0.0.1 for an ipc endpoint.
-// kInvalidArgument when the endpoint names no host that can be found, when no route leads there,
-// and when the address is link-local: other hosts cannot reach that.
+// The address of this host that routes to a controller's endpoint, the first way there (WaysTo);
+// 127.0.0.1 for an ipc endpoint.
+// kUnavailable when the endpoint names no host that can be found now; kInvalidArgument when no
+// route leads there, and when the address is link-local: other hosts cannot reach that.
 Result<std::string> AddressTowards(const std::string& endpoint);
 
 // Where AddressTowards leads to this host itself by its name, as Debian's /etc/hosts has it: an

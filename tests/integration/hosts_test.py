@@ -2,6 +2,7 @@
 """Workers on several hosts, with real links between them. Usage: hosts_test.py BIN_DIR [TEST ...]"""
 import json
 import re
+import subprocess
 import sys
 import time
 import unittest
@@ -60,25 +61,48 @@ class Training(unittest.TestCase):
         self.assertLess(fewer_models, most(3))
 
     def test_hosts_with_ipv6_alone_train_together(self):
-        """Three hosts without an IPv4 address: the daemon on one of them, a worker on each. Worker 1 is given the address of the
-        daemon's host, the others its name; on that host itself it is a loopback address, as Debian has it."""
-        config = '[[job]]\nname = "toy"\nengine = "all-reduce"\nworkers = 3\n'
+        """Three hosts without an IPv4 address: the daemon on one of them, and workers on each. Worker 1 is given the address of the
+        daemon's host, the others its name. On that host itself it is a loopback address, as Debian has it; for the workers of the
+        third host it has an IPv4 address, too, to which there is no route, or at which nobody listens."""
+        config = '[[job]]\nname = "toy"\nengine = "all-reduce"\nworkers = 4\n'
         with hosts.Hosts(3, "100mbit", ipv6=True) as at, \
                 cluster.Cluster(BIN, config, inside=at.enter(0), address="::") as c:  # fmt: skip
             def worker(rank, host, enter):
                 return c.worker(rank, steps=STEPS, step_ms=1, size=FLOATS, inside=enter, controller=f"tcp://{host}:{c.port}")
 
-            for rank, address in ((0, "::1"), (2, at.address(0))):
-                (c.dir / f"hosts-{rank}").write_text(f"{address} daemon-host\n")
+            for rank, addresses in ((0, ["::1"]), (2, ["10.99.0.1", at.address(0)]), (3, ["127.0.0.1", at.address(0)])):
+                (c.dir / f"hosts-{rank}").write_text("".join(f"{address} daemon-host\n" for address in addresses))
             workers = [worker(0, "daemon-host", at.enter_with_names(0, c.dir / "hosts-0")),
                        worker(1, f"[{at.address(0)}]", at.enter(1)),
-                       worker(2, "daemon-host", at.enter_with_names(2, c.dir / "hosts-2"))]  # fmt: skip
+                       *(worker(rank, "daemon-host", at.enter_with_names(2, c.dir / f"hosts-{rank}")) for rank in (2, 3))]  # fmt: skip
             ends = [worker.end() for worker in workers]
             self.assertEqual(len({end["sum"] for end in ends}), 1, ends)
             for worker in workers:
-                self.assertEqual([sorted(step["members"]) for step in worker.steps()], [[0, 1, 2]] * STEPS)
+                self.assertEqual([sorted(step["members"]) for step in worker.steps()], [[0, 1, 2, 3]] * STEPS)
             for host in range(3):
                 self.assertGreater(at.sent_bytes(host), STEPS * 4 * FLOATS)
+
+    def test_a_daemon_that_is_cut_off_is_asked_anew(self):
+        """The kernel's own attempt to connect asks after 1 s, 2 s, 4 s and so on, and so goes on for as long again as the path was cut."""
+        config = '[[job]]\nname = "toy"\nengine = "all-reduce"\nworkers = 1\n'
+        with hosts.Hosts(2, "100mbit") as at, \
+                cluster.Cluster(BIN, config, inside=at.enter(0), address=at.address(0)) as c:  # fmt: skip
+            def attempts():
+                """The ports from which host 1 connects, at this time."""
+                table = subprocess.run([*at.enter(1), "cat", "/proc/net/tcp"], capture_output=True, text=True, check=True).stdout
+                return {local for local, state in re.findall(r"^ *\d+: (\w+:\w+) \w+:\w+ (\w\w) ", table, re.MULTILINE) if state == "02"}
+
+            worker = c.worker(0, steps=STEPS, step_ms=100, size=10, inside=at.enter(1))
+            worker.wait_for(lambda line: line.get("step") == 2, "step 2")
+            at.cut(0, 1, one_way=True)
+            seen, deadline = set(), time.monotonic() + cluster.DEADLINE_S
+            while len(seen) < 2:
+                self.assertLess(time.monotonic(), deadline, f"{seen}: there is one attempt, which goes on")
+                seen |= attempts()
+                time.sleep(0.2)
+            at.mend(0, 1, one_way=True)
+            worker.end()
+            self.assertEqual(len(worker.steps()), STEPS)
 
     def test_a_cut_link_fails_its_groups_and_is_named(self):
         """Four hosts with a worker each, in groups of all four around a ring. The link between two neighbours on it is cut until

@@ -1,6 +1,5 @@
 #include "tools/prdctl/admin_source.h"
 
-#include <netdb.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,24 +14,10 @@
 #include <zmq.hpp>
 
 #include "common/io/codec.h"
+#include "common/io/dial.h"
 
 namespace prd::ctl {
 namespace {
-
-// Why the host of tcp://HOST:PORT cannot be found. Empty: it can, or there is none to find. ZeroMQ
-// would try again and again without a word.
-std::string NotFound(const std::string& endpoint) {
-  constexpr std::string_view kTcp = "tcp://";
-  const std::size_t colon = endpoint.rfind(':');
-  if (!endpoint.starts_with(kTcp) || colon <= kTcp.size()) return "";
-  const std::string host = endpoint.substr(kTcp.size(), colon - kTcp.size());
-  if (host.starts_with('[')) return "";
-  addrinfo* found = nullptr;
-  const int error = getaddrinfo(host.c_str(), nullptr, nullptr, &found);
-  if (error != 0) return gai_strerror(error);
-  freeaddrinfo(found);
-  return "";
-}
 
 class AdminSource : public HistorySource {
  public:
@@ -159,20 +144,31 @@ class AdminSource : public HistorySource {
         if (errno == EACCES) return Denied();
         return Away(std::strerror(errno));
       }
-      if (const std::string why = NotFound(options_.endpoint); !why.empty()) {
-        return Status(Code::kUnavailable,
-                      "the host of " + options_.endpoint + " cannot be found: " + why);
+      if (options_.endpoint.starts_with("tcp://")) {
+        Result<std::vector<TcpWay>> ways = WaysTo(options_.endpoint);
+        if (!ways.ok()) return Status(ways.status().code(), "admin: " + ways.status().message());
+        ways_ = *std::move(ways);
       }
       Connect();
     }
     socket_->send(zmq::buffer(request), zmq::send_flags::none);
     using Clock = std::chrono::steady_clock;
-    const auto deadline = Clock::now() + std::chrono::nanoseconds(options_.timeout_ns) +
-                          std::chrono::milliseconds(wait_ms);
+    const std::chrono::nanoseconds timeout(options_.timeout_ns);
+    const auto deadline = Clock::now() + timeout + std::chrono::milliseconds(wait_ms);
+    auto turn = ways_.size() > 1 ? Clock::now() + timeout / 3 : deadline;
     while (true) {
-      const auto left =
-          std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
-      if (left.count() <= 0) break;
+      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(turn - Clock::now());
+      if (left.count() <= 0) {
+        if (turn == deadline) break;
+        turn = deadline;
+        if (connected_) continue;
+        // The daemon may listen to the other kind of address that its name has.
+        std::swap(ways_.front(), ways_.back());
+        Close();
+        Connect();
+        socket_->send(zmq::buffer(request), zmq::send_flags::none);
+        continue;
+      }
       zmq_pollitem_t items[] = {
           {.socket = socket_->handle(), .fd = 0, .events = ZMQ_POLLIN, .revents = 0},
           {.socket = refusals_->handle(), .fd = 0, .events = ZMQ_POLLIN, .revents = 0},
@@ -204,7 +200,7 @@ class AdminSource : public HistorySource {
   void Connect() {
     socket_.emplace(context_, zmq::socket_type::req);
     socket_->set(zmq::sockopt::linger, 0);
-    socket_->set(zmq::sockopt::ipv6, options_.endpoint.find('[') != std::string::npos);
+    if (!ways_.empty()) socket_->set(zmq::sockopt::ipv6, ways_.front().ipv6);
     if (options_.keys) {
       socket_->set(zmq::sockopt::curve_publickey, options_.keys->public_key);
       socket_->set(zmq::sockopt::curve_secretkey, options_.keys->secret_key);
@@ -276,6 +272,7 @@ class AdminSource : public HistorySource {
   }
 
   AdminOptions options_;
+  std::vector<TcpWay> ways_;  // over tcp; the first one is tried
   zmq::context_t context_;
   std::optional<zmq::socket_t> socket_;
   std::optional<zmq::socket_t> refusals_;  // of socket_'s connection

@@ -272,7 +272,7 @@ TEST_F(CliTest, KeysAreNewPairsThatAreNeverOverwritten) {
   const std::string with = " --key " + name + ".key --server-key '" + open.substr(0, 40) + "'";
   const Done far = Prdctl("--admin tcp://no..host:5776" + with + " jobs");
   EXPECT_EQ(far.code, 4);
-  EXPECT_THAT(far.out, HasSubstr("the host of tcp://no..host:5776 cannot be found: "));
+  EXPECT_THAT(far.out, HasSubstr("admin: found \"tcp://no..host:5776\": "));
 }
 
 TEST_F(CliTest, AnAddressThatIsTakenIsNoDaemonThatIsAway) {

@@ -1,0 +1,27 @@
+// How an endpoint tcp://HOST:PORT is dialled: with which kinds of addresses, and from where.
+#ifndef PRD_COMMON_IO_DIAL_H_
+#define PRD_COMMON_IO_DIAL_H_
+
+#include <string>
+#include <vector>
+
+#include "prd/status.h"
+
+namespace prd {
+
+// One kind of address that HOST has. A socket that is to use IPv6 needs ZMQ_IPV6, and then prefers
+// it; without, libzmq asks for addresses of IPv4 alone.
+struct TcpWay {
+  bool ipv6 = false;
+  std::string own;  // the address of this host that routes there, as a number; empty: no route
+};
+
+// The kinds of addresses that HOST has, the one to be tried first first: those with a route before
+// those without, and of a name that has both, IPv4 before IPv6. Not empty. Blocks while a name
+// server is asked; sends nothing else. kInvalidArgument: `endpoint` is no tcp://HOST:PORT.
+// kUnavailable: no such host is found, now.
+Result<std::vector<TcpWay>> WaysTo(const std::string& endpoint);
+
+}  // namespace prd
+
+#endif  // PRD_COMMON_IO_DIAL_H_
