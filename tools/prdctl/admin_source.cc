@@ -207,14 +207,14 @@ class AdminSource : public HistorySource {
       socket_->set(zmq::sockopt::curve_serverkey, options_.server_key);
     }
     // libzmq tells there what becomes of the connection.
-    constexpr const char* kRefusals = "inproc://refusals";
+    const std::string refusals = "inproc://refusals-" + std::to_string(++connects_);
     constexpr int kEvents = ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
                             ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
-    if (zmq_socket_monitor(socket_->handle(), kRefusals, kEvents) != 0) throw zmq::error_t();
+    if (zmq_socket_monitor(socket_->handle(), refusals.c_str(), kEvents) != 0) throw zmq::error_t();
     ended_ = 0;
     connected_ = false;
     refusals_.emplace(context_, zmq::socket_type::pair);
-    refusals_->connect(kRefusals);
+    refusals_->connect(refusals);
     socket_->connect(options_.endpoint);
   }
 
@@ -276,6 +276,7 @@ class AdminSource : public HistorySource {
   zmq::context_t context_;
   std::optional<zmq::socket_t> socket_;
   std::optional<zmq::socket_t> refusals_;  // of socket_'s connection
+  int connects_ = 0;                       // for its name: that of one before may be in use still
   int ended_ = 0;                          // connections, before they were made
   bool connected_ = false;
 };
