@@ -96,7 +96,7 @@ class Ray(unittest.TestCase):
             (folder / "slow.py").write_text(SLOW_STEPS)
             environment = dict(self.environment(c, folder), RAY_TMPDIR=str(folder / "ray"))
             done = subprocess.run([sys.executable, "-c", TWO_NODES, LAUNCHER, str(folder), str(folder / "slow.py")], env=environment,
-                                  capture_output=True, text=True, timeout=200)
+                                  capture_output=True, text=True, timeout=400)
             self.assertEqual(done.returncode, 0, done.stderr[-3000:])
             self.assertEqual(place.finished(folder), ["0-of-2", "1-of-2"])
             log = (c.dir / "prd.log").read_text()
