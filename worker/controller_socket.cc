@@ -14,8 +14,8 @@ namespace {
 
 // The longest control message: a group of some thousand members fits.
 constexpr std::int64_t kMaxMessageBytes = 4 << 20;
-// Also the longest attempt to connect: by itself the kernel asks again after 1 s, 2 s, 4 s and so
-// on, and would not see for as long again as the path was cut that it is whole.
+// Also the limit of one attempt to connect. The kernel repeats a SYN after 1 s, 2 s, 4 s and so on:
+// an attempt that a cut path has swallowed sleeps on for as long again after the repair.
 constexpr int kControllerDeadMs = 3000;
 
 // ZeroMQ tries again to connect after so long, and somewhat longer each time up to the second: well
@@ -61,10 +61,12 @@ Status ControllerSocket::Connect(zmq::context_t* context, const SessionOptions& 
       Result<std::vector<TcpWay>> ways = WaysTo(options.controller);
       if (ways.ok()) {
         ways_ = *std::move(ways);
-        socket_.set(zmq::sockopt::ipv6, ways_.front().ipv6);
-      } else if (ways.status().code() != Code::kUnavailable) {  // else ZeroMQ asks for it again
+      } else if (ways.status().code() == Code::kUnavailable) {  // the name may be there later
+        ways_ = {{.ipv6 = false, .own = ""}, {.ipv6 = true, .own = ""}};
+      } else {
         return Status(ways.status().code(), "controller: " + ways.status().message());
       }
+      socket_.set(zmq::sockopt::ipv6, ways_.front().ipv6);
     }
     if (!options.curve_server_key.empty()) {
       socket_.set(zmq::sockopt::curve_serverkey, options.curve_server_key);

@@ -46,8 +46,8 @@ class ControllerSocket {
   SessionOptions options_;  // where the controller is, and the keys for it
   zmq::socket_t socket_;
   Handshakes handshakes_;
-  std::vector<TcpWay> ways_;  // over tcp; the first one is tried, by turns
-  int attempts_ = 0;          // when that one's turn began
+  std::vector<TcpWay> ways_;  // over tcp; the first one is in use, and they take turns
+  int attempts_ = 0;          // of the handshakes, as the turn of that one began
   bool patient_ = false;      // asks seldom whether the controller is there
   bool blocked_ = false;      // the connection is away
   bool unblocked_ = false;    // it was, until now

@@ -16,10 +16,10 @@ struct TcpWay {
   std::string own;  // the address of this host that routes there, as a number; empty: no route
 };
 
-// The kinds of addresses that HOST has, the one to be tried first first: those with a route before
-// those without, and of a name that has both, IPv4 before IPv6. Not empty. Blocks while a name
-// server is asked; sends nothing else. kInvalidArgument: `endpoint` is no tcp://HOST:PORT.
-// kUnavailable: no such host is found, now.
+// The kinds of addresses that HOST has, in the order in which to try them: a kind with a route
+// comes before one without, then IPv4 before IPv6. Not empty. Blocks while a name server is asked,
+// and sends nothing else. kInvalidArgument: `endpoint` is no tcp://HOST:PORT. kUnavailable: no such
+// host is found, now.
 Result<std::vector<TcpWay>> WaysTo(const std::string& endpoint);
 
 }  // namespace prd

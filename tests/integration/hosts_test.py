@@ -83,7 +83,7 @@ class Training(unittest.TestCase):
                 self.assertGreater(at.sent_bytes(host), STEPS * 4 * FLOATS)
 
     def test_a_daemon_that_is_cut_off_is_asked_anew(self):
-        """The kernel's own attempt to connect asks after 1 s, 2 s, 4 s and so on, and so goes on for as long again as the path was cut."""
+        """The kernel repeats a SYN after 1 s, 2 s, 4 s and so on: an attempt that a cut path has swallowed sleeps on after the repair."""
         config = '[[job]]\nname = "toy"\nengine = "all-reduce"\nworkers = 1\n'
         with hosts.Hosts(2, "100mbit") as at, \
                 cluster.Cluster(BIN, config, inside=at.enter(0), address=at.address(0)) as c:  # fmt: skip
