@@ -15,15 +15,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-Instant Now() { return {Clock::now().time_since_epoch() / std::chrono::nanoseconds(1)}; }
-
 }  // namespace
 
 JobSpec SpecFor(EngineOptions engine, int workers) {
   JobSpec spec;
   spec.engine = std::move(engine);
   spec.workers = workers;
-  spec.lease_ms = 10'000;  // nobody is given up on a busy machine
+  spec.lease_ms = 60'000;  // nobody is given up on a busy machine: rounds would have other means
   spec.heartbeat_ms = 100;
   return spec;
 }
@@ -89,6 +87,7 @@ void FakeDaemon::Run() {
     zmq::pollitem_t item{router_.handle(), 0, ZMQ_POLLIN, 0};
     zmq::poll(&item, 1, std::chrono::milliseconds(5));
     ReceiveAll();
+    Age();
     controller_->Tick(Now());
     PRD_CHECK(controller_->Flush().ok());
   }
@@ -101,10 +100,35 @@ void FakeDaemon::ReceiveAll() {
     (void)router_.recv(body);
     const Result<WorkerEnvelope> envelope = DecodeWorkerEnvelope(body.to_string_view());
     PRD_CHECK(envelope.ok());
-    if (envelope->rank != kNoRank && envelope->rank == muted_) continue;
+    if (envelope->rank != kNoRank) {
+      if (envelope->rank == lost_) continue;
+      here_.insert(envelope->rank);
+      heard_.insert(envelope->rank);
+    }
     routes_[envelope->incarnation] = route.to_string();
     controller_->Receive(Now(), 0, *envelope);
   }
+}
+
+Instant FakeDaemon::Now() const {
+  return {Clock::now().time_since_epoch() / std::chrono::nanoseconds(1) + ahead_ns_};
+}
+
+void FakeDaemon::Age() {
+  if (lost_ == kNoRank || !here_.contains(lost_)) return;
+  for (const Rank rank : here_) {
+    if (rank != lost_ && !heard_.contains(rank)) return;
+  }
+  ahead_ns_ += spec_.lease_ms * std::int64_t{1'000'000} / 4;
+  heard_.clear();
+}
+
+bool FakeDaemon::Lose(Rank rank) {
+  lost_ = rank;
+  return WaitFor([rank](const Record& record) {
+    const auto* left = std::get_if<WorkerLeft>(&record.body);
+    return left != nullptr && left->rank == rank;
+  });
 }
 
 void FakeDaemon::Send(const ControllerEnvelope& envelope) {
@@ -118,6 +142,9 @@ void FakeDaemon::Send(const ControllerEnvelope& envelope) {
 Status FakeDaemon::Append(std::span<const Record> records) {
   const std::lock_guard lock(mutex_);
   records_.insert(records_.end(), records.begin(), records.end());
+  for (const Record& record : records) {
+    if (const auto* left = std::get_if<WorkerLeft>(&record.body)) here_.erase(left->rank);
+  }
   return Status::Ok();
 }
 
@@ -127,7 +154,7 @@ std::vector<Record> FakeDaemon::records() const {
 }
 
 bool FakeDaemon::WaitFor(const std::function<bool(const Record&)>& satisfies) const {
-  const auto deadline = Clock::now() + std::chrono::seconds(20);
+  const auto deadline = Clock::now() + std::chrono::seconds(60);
   while (Clock::now() < deadline) {
     const std::vector<Record> all = records();
     if (std::any_of(all.begin(), all.end(), satisfies)) return true;

@@ -6,10 +6,12 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -29,12 +31,15 @@ class FakeDaemon : private History, private Messenger {
 
   // As kill -9 and a start: nothing is kept but the history. Connections break.
   void Restart();
-  // Loses all that this rank says, but for Hellos, until another or kNoRank is named.
-  void Mute(Rank rank) { muted_ = rank; }
+  // From now on all that this rank says is lost, but for Hellos, and its lease runs out: the
+  // daemon's clock runs ahead, in steps for which all others are heard, so that nobody else's does.
+  // False: that took over a minute. Until Hear, which is for all.
+  bool Lose(Rank rank);
+  void Hear() { lost_ = kNoRank; }
 
   // A copy of the history.
   std::vector<Record> records() const;
-  // Blocks until a record of the history, old or new, satisfies; false after 20 s.
+  // Blocks until a record of the history, old or new, satisfies; false after a minute.
   bool WaitFor(const std::function<bool(const Record&)>& satisfies) const;
 
  private:
@@ -47,6 +52,8 @@ class FakeDaemon : private History, private Messenger {
   void Stop();
   void Run();
   void ReceiveAll();
+  void Age();
+  Instant Now() const;
 
   JobSpec spec_;
   zmq::context_t context_;
@@ -55,7 +62,11 @@ class FakeDaemon : private History, private Messenger {
   std::unique_ptr<Controller> controller_;
   std::map<Incarnation, std::string> routes_;
   std::atomic<bool> stop_{false};
-  std::atomic<Rank> muted_{kNoRank};
+  std::atomic<Rank> lost_{kNoRank};
+  // The thread's, or of Start while it does not run:
+  std::int64_t ahead_ns_ = 0;
+  std::set<Rank> here_;   // workers that have spoken and have not left
+  std::set<Rank> heard_;  // since the clock ran ahead last
   std::thread thread_;
   mutable std::mutex mutex_;
   std::vector<Record> records_;
@@ -65,7 +76,7 @@ class FakeDaemon : private History, private Messenger {
 // that reductions take the ring. More would take sanitizers long, which look at each access.
 inline constexpr std::size_t kModelSize = 17'000;
 
-// A job for `workers` with a lease short enough for tests and long enough for sanitizers.
+// A job for `workers`.
 JobSpec SpecFor(EngineOptions engine, int workers);
 
 }  // namespace prd::testing

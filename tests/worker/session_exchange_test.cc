@@ -448,20 +448,13 @@ TEST(SessionExchangeTest, AnApplyThatThrowsLeavesTheOthersToGoOn) {
   }
 }
 
-bool HasLeft(const Record& record, Rank rank) {
-  const auto* left = std::get_if<WorkerLeft>(&record.body);
-  return left != nullptr && left->rank == rank;
-}
-
 // The controller does not hear of one any more, and takes it for dead; it joins again, by a new
 // replica, and all end as one.
 TEST(SessionExchangeTest, OneThatIsTakenForDeadJoinsAgain) {
   for (const auto& [name, engine] : std::vector<std::pair<std::string, EngineOptions>>{
            {"hop", HopOptions{}}, {"ssp", Ssp(2, 1, 0)}}) {
     SCOPED_TRACE(name);
-    JobSpec spec = SpecFor(engine, kWorkers);
-    spec.lease_ms = 2000;
-    FakeDaemon daemon(spec);
+    FakeDaemon daemon(SpecFor(engine, kWorkers));
     Rows ends(kWorkers);
     std::atomic<bool> back{false};
     Gate gate(kWorkers);
@@ -473,9 +466,8 @@ TEST(SessionExchangeTest, OneThatIsTakenForDeadJoinsAgain) {
       }
       gate.Pass();
       if (rank == 3) {
-        daemon.Mute(3);
-        EXPECT_TRUE(daemon.WaitFor([](const Record& record) { return HasLeft(record, 3); }));
-        daemon.Mute(kNoRank);
+        EXPECT_TRUE(daemon.Lose(3));
+        daemon.Hear();
       }
       bool adopted = false;
       for (int k = 0; k < 8 || !back; ++k) {

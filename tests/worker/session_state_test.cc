@@ -164,7 +164,6 @@ TEST_P(SessionStateTest, AveragedStateIsAsAParameterAndTheRestIsOnesOwn) {
   constexpr int kSteps = 12;
   const Way way = Ways()[GetParam()];
   JobSpec spec = SpecFor(way.engine, kWorkers);
-  spec.lease_ms = 60'000;  // rounds without a lost worker would have another mean
   // A worker that finishes early leaves others a larger share, or other neighbours. Where models,
   // or changes of models, are averaged, an early replica has no part in the final average: all end
   // with the same step of the job.
@@ -334,9 +333,7 @@ std::pair<int, int> TrainWithALateJoiner(bool as_state) {
 }
 
 std::pair<int, int> TrainWithALostLease(bool as_state) {
-  JobSpec spec = SpecFor(AllReduceOptions{}, 3);
-  spec.lease_ms = 2000;
-  FakeDaemon daemon(spec);
+  FakeDaemon daemon(SpecFor(AllReduceOptions{}, 3));
   Book book;
   std::atomic<bool> back{false};
   InParallel(3, [&](int rank) {
@@ -346,11 +343,9 @@ std::pair<int, int> TrainWithALostLease(bool as_state) {
     ASSERT_TRUE(session->Attach(model.replica()).ok());
     for (int step = 0; step < 3; ++step) (void)TrainOn(&*session, &model, &book);
     if (rank == 2) {
-      daemon.Mute(2);
-      EXPECT_TRUE(daemon.WaitFor(
-          [](const Record& record) { return std::holds_alternative<LeaseExpired>(record.body); }));
+      EXPECT_TRUE(daemon.Lose(2));
       EXPECT_TRUE(daemon.WaitFor([](const Record& record) { return Formed(record, 6); }));
-      daemon.Mute(kNoRank);
+      daemon.Hear();
       EXPECT_TRUE(TrainOn(&*session, &model, &book));
       back = true;
     }

@@ -181,9 +181,7 @@ TEST(SessionTest, ControllerRestartIsOnlyAPause) {
 }
 
 TEST(SessionTest, KilledWorkerIsDroppedAndTheOthersFinish) {
-  JobSpec spec = testing::SpecFor(AllReduceOptions{}, 3);
-  spec.lease_ms = 2000;
-  FakeDaemon daemon(spec);
+  FakeDaemon daemon(testing::SpecFor(AllReduceOptions{}, 3));
   const std::string address = daemon.endpoint();
   const pid_t pid = fork();
   ASSERT_GE(pid, 0);
@@ -194,7 +192,10 @@ TEST(SessionTest, KilledWorkerIsDroppedAndTheOthersFinish) {
   InParallel(daemon, 2, [&](Worker* worker, int rank) {
     ASSERT_TRUE(worker->session->Attach(worker->replica()).ok());
     for (int step = 1; step <= 20; ++step) {
-      if (step == 10 && rank == 0) kill(pid, SIGKILL);
+      if (step == 10 && rank == 0) {
+        kill(pid, SIGKILL);
+        EXPECT_TRUE(daemon.Lose(2));
+      }
       const Result<StepResult> result = worker->session->Step();
       ASSERT_TRUE(result.ok()) << result.status().ToString();
     }
@@ -206,19 +207,15 @@ TEST(SessionTest, KilledWorkerIsDroppedAndTheOthersFinish) {
 }
 
 TEST(SessionTest, WorkerTheControllerGaveUpComesBackAsANewIncarnation) {
-  JobSpec spec = testing::SpecFor(Pairs(), 2);
-  spec.lease_ms = 2000;
-  FakeDaemon daemon(spec);
+  FakeDaemon daemon(testing::SpecFor(Pairs(), 2));
   std::atomic<bool> back{false};
   InParallel(daemon, 2, [&](Worker* worker, int rank) {
     ASSERT_TRUE(worker->session->Attach(worker->replica()).ok());
     for (float& gradient : worker->gradients) gradient = 1.f;
     ASSERT_TRUE(worker->session->Step().ok());
     if (rank == 1) {
-      daemon.Mute(1);
-      EXPECT_TRUE(daemon.WaitFor(
-          [](const Record& record) { return std::holds_alternative<LeaseExpired>(record.body); }));
-      daemon.Mute(kNoRank);
+      EXPECT_TRUE(daemon.Lose(1));
+      daemon.Hear();
       const Result<StepResult> result = worker->session->Step();
       ASSERT_TRUE(result.ok()) << result.status().ToString();
       EXPECT_TRUE(result->adopted);
