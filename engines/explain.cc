@@ -131,7 +131,11 @@ std::string StartWords(const RunState& run, Instant now) {
 
 std::string JoiningWords(const RunState& run, Instant now, Rank rank) {
   if (!run.start().made()) return StartWords(run, now);
-  if (run.copies().CutOff(rank)) return "waiting until it reaches a worker that has a model";
+  if (run.copies().CutOff(rank)) {
+    return run.links().Apart(rank) ? "left behind by the others, who did not reach it; waiting "
+                                     "until it reaches them"
+                                   : "waiting until it reaches a worker that has a model";
+  }
   if (Row(run, rank).copies_after) return run.copies().WaitWords(now, rank);
   if (!run.shares().MayJoin(rank)) {
     return "waiting for the next step, in which it has a share of the batch";

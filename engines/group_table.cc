@@ -141,10 +141,7 @@ std::string GroupTable::ReportResult(Rank rank, const Adopted& adopted) {
     }
   } else {
     group.failed.push_back(rank);
-    if (failures >= kMaxFetches) {
-      run_.LeaveBehind(
-          rank, "could not get the result of round " + std::to_string(id) + ": " + adopted.detail);
-    }
+    if (failures >= kMaxFetches) GiveUpFetch(id, rank, adopted.detail);
   }
   EndIfDone(id);
   return {};
@@ -199,6 +196,7 @@ void GroupTable::EndIfDone(GroupId id) {
   std::vector<Rank> have = StillHere(id, group.ok);
   const std::vector<Rank> lack = StillHere(id, group.failed);
   const bool ok = group.ok.size() == group.members.size();
+  if (ok && OfEngine(group.kind)) worked_at_ = run_.now();
   if (group.last && !group.ok.empty()) clock_.NoteLastResult();
   run_.log.Write(GroupEnded{.id = id, .ok = ok, .reason = ok ? std::string() : group.failure});
   if (group.kind == GroupKind::kRound) {
@@ -246,6 +244,21 @@ bool GroupTable::Repair(GroupId id) {
     group.pending.push_back(rank);
   }
   return !group.pending.empty();
+}
+
+// A member cannot get the result of its round. Most members go on: with the result, without this
+// member; or without those that have it.
+void GroupTable::GiveUpFetch(GroupId id, Rank rank, const std::string& detail) {
+  const RunningGroup& group = groups_.at(id);
+  const std::vector<Rank> have = StillHere(id, group.ok);
+  const std::size_t lack = group.pending.size() + StillHere(id, group.failed).size();
+  const std::string round = "the result of round " + std::to_string(id);
+  if (have.size() >= lack) {
+    return run_.LeaveBehind(rank, "could not get " + round + ": " + detail);
+  }
+  for (const Rank other : have) {
+    run_.LeaveBehind(other, "most members lack " + round + ", and do not reach it");
+  }
 }
 
 void GroupTable::OrderResult(Rank rank, Rank source, GroupId group) {

@@ -72,10 +72,11 @@ class GroupTable {
   const RunningGroup& At(GroupId id) const { return groups_.at(id); }
   // A running group has, or had, this member: others may still read what it sent.
   bool AnyWith(Rank rank) const;
-  GroupId* next() { return &next_; }  // of the next group, for those who form groups
+  GroupId* next() { return &next_; }                // of the next group, for those who form groups
+  Instant worked_at() const { return worked_at_; }  // a group of the engine, last, for all members
 
   void ArchiveNext(StateArchive& ar) { ar(next_); }
-  void Archive(StateArchive& ar) { ar(groups_); }
+  void Archive(StateArchive& ar) { ar(groups_, worked_at_); }
 
  private:
   bool AnsweredByEnd(const RunningGroup& group, Rank rank) const;
@@ -83,6 +84,7 @@ class GroupTable {
   void EndIfDone(GroupId id);
   std::vector<Rank> StillHere(GroupId id, const std::vector<Rank>& ranks) const;
   bool Repair(GroupId id);
+  void GiveUpFetch(GroupId id, Rank rank, const std::string& detail);
   void OrderResult(Rank rank, Rank source, GroupId group);
   void Settle(const RunningGroup& group, const std::vector<Rank>& ok,
               const std::vector<Rank>& failed, bool copied);
@@ -97,6 +99,7 @@ class GroupTable {
   TrainingClock& clock_;
   GroupId next_ = 1;
   std::map<GroupId, RunningGroup> groups_;
+  Instant worked_at_;
 };
 
 }  // namespace prd

@@ -9,12 +9,50 @@ namespace prd {
 
 void HeldGroups::Announce(GroupFormed form) {
   bool ring_only = false;
-  if (!links_.broken().empty() && !ArrangeAsRing(links_.broken(), &form, &ring_only) &&
-      CanHold(form.kind)) {
-    held_.push_back(std::move(form));
-    return;
+  if (links_.broken().empty()) {
+    tried_since_.reset();
+  } else {
+    const bool holds = CanHold(form.kind);
+    if (holds && links_.broken().Among(RanksOf(form))) {
+      if (!tried_since_) tried_since_ = run_.now();
+      survey_ = survey_ || std::exchange(doubt_, false);
+      if (survey_ || run_.now() >= GivesUpAt()) return Hold(std::move(form));
+    }
+    if (!ArrangeAsRing(links_.broken(), &form, &ring_only) && holds) {
+      return Hold(std::move(form));
+    }
   }
   groups_.Announce(std::move(form), ring_only);
+}
+
+void HeldGroups::Hold(GroupFormed form) {
+  judge_at_ = std::max(GivesUpAt(), run_.now() + 1);
+  held_.push_back(std::move(form));
+}
+
+Instant HeldGroups::GivesUpAt() const {
+  return std::max(tried_since_.value_or(run_.now()), groups_.worked_at()) +
+         run_.spec.lease_ms * kMillisecond;
+}
+
+void HeldGroups::LeaveFewBehind(const GroupFormed& form) {
+  if (run_.now() < GivesUpAt()) return;
+  tried_since_ = run_.now();
+  const std::vector<Rank> ranks = RanksOf(form);
+  std::vector<std::string> hosts;
+  for (const Rank rank : ranks) hosts.push_back(run_.roster[rank].host);
+  for (const Rank rank : FewInTheWay(ranks, hosts, links_.broken())) {
+    links_.LeaveApart(rank);
+    run_.LeaveBehind(rank, "most others do not reach it, and no group has worked for " +
+                               std::to_string(run_.spec.lease_ms) + " ms (lease_ms)");
+  }
+}
+
+void HeldGroups::Clear() {
+  held_.clear();
+  tried_since_.reset();
+  judge_at_.reset();
+  doubt_ = false;
 }
 
 // Engines that draw groups ahead choose their members.
@@ -51,12 +89,15 @@ bool HeldGroups::OthersWouldHelp(const GroupFormed& form) const {
 }
 
 void HeldGroups::Look() {
+  const bool judges = judge_at_ && run_.now() >= *judge_at_;
+  if (judges) judge_at_.reset();
   std::vector<GroupFormed> held;
   held.swap(held_);
   for (GroupFormed& form : held) {
+    if (judges && CanBegin(form)) LeaveFewBehind(form);
     if (!CanBegin(form) || OthersWouldHelp(form)) {
       Drop(form);
-    } else if (changed_) {
+    } else if (changed_ || judges) {
       Announce(std::move(form));  // it may be held back again
     } else {
       held_.push_back(std::move(form));

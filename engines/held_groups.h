@@ -2,11 +2,14 @@
 // reach each other and no ring goes around that. No worker and no record knows of them yet.
 //
 // A held group is announced once its links work, or dropped once other members would help or one of
-// its members is not ready any more. Not thread safe.
+// its members is not ready any more. If no group has worked for a lease, most go on without the few
+// whose links are in the way (FewInTheWay): these are left behind. Not thread safe.
 #ifndef PRD_ENGINES_HELD_GROUPS_H_
 #define PRD_ENGINES_HELD_GROUPS_H_
 
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/archive.h"
@@ -22,8 +25,7 @@ namespace prd {
 
 class HeldGroups {
  public:
-  HeldGroups(const RunContext& run, GroupTable* groups, const LinkTable* links,
-             const StartBarrier* start)
+  HeldGroups(const RunContext& run, GroupTable* groups, LinkTable* links, const StartBarrier* start)
       : run_(run), groups_(*groups), links_(*links), start_(*start) {}
 
   // Announces the group as a ring around broken links, or holds it back.
@@ -32,19 +34,29 @@ class HeldGroups {
   void Look();
   // A link or a worker has changed: other members may help, in this input.
   void NoteChange() { changed_ = true; }
+  // A group has failed on a link: others of the same hosts may be broken, too.
+  void NoteDoubt() { doubt_ = true; }
+  // A group is held back until the links in doubt have been asked for (LinkReports::Survey). Once.
+  bool TakeSurvey() { return std::exchange(survey_, false); }
   void EndInput() { changed_ = false; }
-  void Clear() { held_.clear(); }
+  void Clear();
 
   bool empty() const { return held_.empty(); }
+  // When Look is to see whether most go on without a few.
+  const std::optional<Instant>& judge_at() const { return judge_at_; }
   // A group of all workers in this state could work.
   bool CanMeet(WorkerState state) const;
   // "group 7 of ranks 0, 1 is held back until it can work ..."; empty: not with this worker.
   std::string Words(Instant now, Rank rank) const;
 
-  void Archive(StateArchive& ar) { ar(held_); }
+  void Archive(StateArchive& ar) { ar(held_, tried_since_, judge_at_, doubt_); }
   bool Restore() const;  // after a load; false: they do not fit the workers
 
  private:
+  void Hold(GroupFormed form);
+  // Until then groups whose members do not all reach each other may yet work.
+  Instant GivesUpAt() const;
+  void LeaveFewBehind(const GroupFormed& form);
   bool CanHold(GroupKind kind) const;
   bool CanBegin(const GroupFormed& form) const;
   bool JoinersWait() const;
@@ -53,9 +65,13 @@ class HeldGroups {
 
   const RunContext run_;
   GroupTable& groups_;
-  const LinkTable& links_;
+  LinkTable& links_;
   const StartBarrier& start_;
   std::vector<GroupFormed> held_;
+  std::optional<Instant> tried_since_;  // groups with members that do not reach each other
+  std::optional<Instant> judge_at_;
+  bool doubt_ = false;
+  bool survey_ = false;   // false between two inputs
   bool changed_ = false;  // false between two inputs
 };
 

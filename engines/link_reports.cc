@@ -1,11 +1,18 @@
 #include "engines/link_reports.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
+#include "engines/run_limits.h"
 #include "engines/words.h"
 
 namespace prd {
+namespace {
+
+constexpr const char* kUnknown = " is not known to reach ";
+
+}  // namespace
 
 std::string LinkReports::OnNoGroup(Rank rank, const Finished& finished) {
   const bool unreported = !TrainsInGroups(run_.plan) || FollowsSchedule(run_.plan);
@@ -42,7 +49,7 @@ std::string LinkReports::OnGroup(Rank rank, const Finished& finished) {
   // A worker that has come back since was not in that group.
   std::vector<Rank> same = finished.unreachable;
   std::erase_if(same, [&](Rank other) { return run_.roster[other].first_group > finished.group; });
-  Break(rank, same, " in group " + id);
+  if (Break(rank, same, " in group " + id)) held_.NoteDoubt();
   return {};
 }
 
@@ -60,16 +67,52 @@ std::string LinkReports::OnProbed(Rank rank, const Probed& probed) {
   return {};
 }
 
+void LinkReports::Meet(Rank rank) {
+  if (!links_.Apart(rank)) return;
+  std::vector<Rank> others;
+  for (Rank other = 0; other < run_.roster.size() && others.size() < kMaxBrokenLinks; ++other) {
+    if (other != rank && run_.roster.Present(other)) others.push_back(other);
+  }
+  Break(rank, others, " since it was left behind", kUnknown);
+}
+
+void LinkReports::Survey() {
+  std::map<std::string, std::vector<Rank>> hosts;
+  for (Rank rank = 0; rank < run_.roster.size(); ++rank) {
+    const RunWorker& worker = run_.roster[rank];
+    if (worker.state == WorkerState::kActive) hosts[worker.host].push_back(rank);
+  }
+  const BrokenLinks before = links_.broken();
+  for (const auto& [host, ranks] : hosts) {
+    std::vector<Rank> others;
+    for (const auto& [name, outside] : hosts) {
+      if (name != host) others.insert(others.end(), outside.begin(), outside.end());
+    }
+    const bool whole = std::all_of(ranks.begin(), ranks.end(),
+                                   [&](Rank rank) { return before.Reaches(rank, others); });
+    if (whole) continue;
+    for (const Rank rank : ranks) {
+      std::vector<Rank> asked = others;
+      const std::size_t most =
+          kMaxBrokenLinks - std::min(kMaxBrokenLinks, links_.ProbedBy(rank).size());
+      asked.resize(std::min(asked.size(), most));
+      Break(rank, asked, ", as its host does not reach another", kUnknown);
+    }
+  }
+}
+
 void LinkReports::Forget(Rank rank) {
   for (const Rank other : links_.Forget(rank)) SendProbe(other);
 }
 
 void LinkReports::Tell(Rank rank) {
   held_.NoteChange();
+  links_.Rejoin(rank);
   for (const Rank other : links_.broken().Of(rank)) ToEngine(rank, other, false);
 }
 
-void LinkReports::Break(Rank asks, const std::vector<Rank>& others, const std::string& where) {
+bool LinkReports::Break(Rank asks, const std::vector<Rank>& others, const std::string& where,
+                        const std::string& verb) {
   bool changed = false;
   for (const Rank other : others) {
     if (!run_.roster.Present(other) || links_.broken().Has(asks, other)) continue;
@@ -77,7 +120,7 @@ void LinkReports::Break(Rank asks, const std::vector<Rank>& others, const std::s
     if (const auto oldest = links_.OldestInExcess(asks)) {
       Mend(asks, *oldest, "taken for whole: " + RankName(asks) + " has newer broken ones");
     }
-    const std::string reason = RankName(asks) + " did not reach " + RankName(other) + where;
+    const std::string reason = RankName(asks) + verb + RankName(other) + where;
     links_.Break(asks, other, run_.now(), reason);
     const auto [a, b] = std::minmax(asks, other);
     run_.log.Write(LinkChanged{.a = a, .b = b, .works = false, .reason = reason});
@@ -85,6 +128,7 @@ void LinkReports::Break(Rank asks, const std::vector<Rank>& others, const std::s
     ToEngine(a, b, false);
   }
   if (changed) SendProbe(asks);
+  return changed;
 }
 
 void LinkReports::Mend(Rank one, Rank other, const std::string& reason) {

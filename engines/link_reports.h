@@ -31,6 +31,11 @@ class LinkReports {
   // since.
   void OnCopy(Rank rank, Rank source) { Break(rank, {source}, " to copy its replica"); }
 
+  // The worker is new. If its rank was left apart, it is to probe the others.
+  void Meet(Rank rank);
+  // Hosts with a worker that does not reach one of another host: their workers are taken to reach
+  // nobody outside until probes are answered. So one failed group is enough to know what is cut.
+  void Survey();
   // The worker has gone, and is probed no more.
   void Forget(Rank rank);
   // Tells the engine of the broken links of a worker that has joined: to the engine all its links
@@ -38,7 +43,9 @@ class LinkReports {
   void Tell(Rank rank);
 
  private:
-  void Break(Rank asks, const std::vector<Rank>& others, const std::string& where);
+  // False: all these links were broken already. `verb`, `where`: around the other's name.
+  bool Break(Rank asks, const std::vector<Rank>& others, const std::string& where,
+             const std::string& verb = " did not reach ");
   void Mend(Rank one, Rank other, const std::string& reason);
   void SendProbe(Rank rank);
   void ToEngine(Rank a, Rank b, bool works);

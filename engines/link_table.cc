@@ -33,6 +33,7 @@ std::vector<Rank> LinkTable::Forget(Rank rank) {
 
 void LinkTable::Clear() {
   all_.clear();
+  apart_.clear();
   broken_ = {};
 }
 

@@ -7,6 +7,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,6 +33,12 @@ class LinkTable {
   std::vector<Rank> Forget(Rank rank);
   void Clear();
 
+  // The worker is left behind, since most others do not reach it. Whoever has its rank next reaches
+  // nobody until a probe says so, and holds up nobody meanwhile.
+  void LeaveApart(Rank rank) { apart_.insert(rank); }
+  bool Apart(Rank rank) const { return apart_.contains(rank); }
+  void Rejoin(Rank rank) { apart_.erase(rank); }
+
   // The peer that `asks` has probed for longest, if it probes as many as it may. So a worker that
   // names many costs no more than its own place.
   std::optional<Rank> OldestInExcess(Rank asks) const;
@@ -48,7 +55,7 @@ class LinkTable {
   // The same of each broken link of the worker, each after "; ". Empty: all its links work.
   std::string WordsOf(Instant now, Rank rank) const;
 
-  void Archive(StateArchive& ar) { ar(all_); }
+  void Archive(StateArchive& ar) { ar(all_, apart_); }
   // After a load: false if the links do not fit the workers. `present(rank)`: it is in the run.
   template <typename Present>
   bool Restore(Present present) {
@@ -65,6 +72,7 @@ class LinkTable {
   const BrokenLink& At(Rank a, Rank b) const;
 
   std::map<Pair, BrokenLink> all_;
+  std::set<Rank> apart_;
   BrokenLinks broken_;  // the same pairs (derived)
 };
 

@@ -1,6 +1,7 @@
 #include "engines/links.h"
 
 #include <algorithm>
+#include <map>
 
 namespace prd {
 namespace {
@@ -60,6 +61,40 @@ std::vector<Rank> RingAround(std::vector<Rank> ranks, const BrokenLinks& broken)
   }
   std::rotate(ranks.begin(), std::find(ranks.begin(), ranks.end(), first), ranks.end());
   return ranks;
+}
+
+std::vector<Rank> FewInTheWay(const std::vector<Rank>& ranks, const std::vector<std::string>& hosts,
+                              const BrokenLinks& broken) {
+  std::map<std::string, std::vector<Rank>> parts;
+  for (std::size_t i = 0; i < ranks.size(); ++i) parts[hosts[i]].push_back(ranks[i]);
+  if (parts.size() == 1) {
+    parts.clear();
+    for (const Rank rank : ranks) parts[std::to_string(rank)] = {rank};
+  }
+  std::vector<Rank> few;
+  for (std::vector<Rank> rest = ranks; few.empty() || RingAround(rest, broken).empty();) {
+    const auto to_others = [&](const std::vector<Rank>& part) {
+      return std::count_if(parts.begin(), parts.end(), [&](const auto& other) {
+        return &other.second != &part && std::any_of(part.begin(), part.end(), [&](Rank rank) {
+          return !broken.Reaches(rank, other.second);
+        });
+      });
+    };
+    auto most = parts.end();
+    std::pair<std::ptrdiff_t, std::ptrdiff_t> worst = {0, 0};
+    for (auto part = parts.begin(); part != parts.end(); ++part) {
+      const std::pair links(to_others(part->second), -std::ssize(part->second));
+      if (links.first > 0 && links >= worst) std::tie(most, worst) = std::pair(part, links);
+    }
+    if (most == parts.end()) return {};
+    for (const Rank rank : most->second) {
+      std::erase(rest, rank);
+      few.push_back(rank);
+    }
+    parts.erase(most);
+    if (2 * rest.size() <= ranks.size()) return {};
+  }
+  return few;
 }
 
 }  // namespace prd

@@ -91,6 +91,13 @@ struct BrokenLink {
 // not empty.
 std::vector<Rank> RingAround(std::vector<Rank> ranks, const BrokenLinks& broken);
 
+// Those of the ranks whose links are in the way: without them a ring goes around the others, and
+// these are more than half. Hosts go as a whole, the one with broken links to the most others
+// first; on one host, workers do. Empty: there is no such choice. `hosts`: of the ranks.
+// REQUIRES: as RingAround.
+std::vector<Rank> FewInTheWay(const std::vector<Rank>& ranks, const std::vector<std::string>& hosts,
+                              const BrokenLinks& broken);
+
 }  // namespace prd
 
 #endif  // PRD_ENGINES_LINKS_H_

@@ -74,7 +74,14 @@ Rank ReplicaCopies::SourceFor(Rank rank, Rank avoid) const {
 bool ReplicaCopies::CutOff(Rank rank) const {
   if (!links_.broken().HasAny(rank)) return false;
   const Rank source = SourceFor(rank, kNoRank);
-  return source != kNoRank && OutOfReach(rank, source);
+  if (source == kNoRank) return false;
+  if (OutOfReach(rank, source)) return true;
+  if (!links_.Apart(rank)) return false;
+  std::vector<Rank> ring = {rank};
+  for (Rank other = 0; other < run_.roster.size(); ++other) {
+    if (other != rank && run_.roster[other].state == WorkerState::kActive) ring.push_back(other);
+  }
+  return RingAround(std::move(ring), links_.broken()).empty();
 }
 
 bool ReplicaCopies::Forked(Rank rank, Iteration iteration) const {

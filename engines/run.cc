@@ -50,7 +50,8 @@ std::optional<Instant> Run::NextDeadline() const {
   const std::optional<Instant> awaits = switch_.former().known() && !start_.begun()
                                             ? std::optional(switch_.awaits_until())
                                             : std::nullopt;
-  for (const std::optional<Instant>& own : {start_.grace_ends(), copies_.again(), awaits}) {
+  for (const std::optional<Instant>& own :
+       {start_.grace_ends(), copies_.again(), held_.judge_at(), awaits}) {
     if (own && last_now() < *own && (!next || *own < *next)) next = own;
   }
   return next;
@@ -113,7 +114,8 @@ void Run::Step(Instant now, const Input& input, RunOutput* out) {
 void Run::OnDeadline() {
   const auto due = [this](const std::optional<Instant>& at) { return at && *at <= last_now(); };
   const bool awaited = switch_.former().known() && !start_.begun() && due(switch_.awaits_until());
-  const bool own = due(start_.grace_ends()) || due(copies_.again()) || awaited;
+  const bool own =
+      due(start_.grace_ends()) || due(copies_.again()) || due(held_.judge_at()) || awaited;
   if (due(engine_->NextDeadline()) || !own) ToEngine(DeadlineEvent{});
 }
 
@@ -196,6 +198,7 @@ void Run::OnHello(const WorkerEnvelope& envelope) {
                              .device_network_trusted = spec_.device_network_trusted,
                              .job_calls = true,
                              .batch = shares_.batch()});
+  link_reports_.Meet(rank);
 }
 
 std::string Run::OnMessage(Rank rank, const WorkerBody& body) {
@@ -394,8 +397,31 @@ void Run::Remove(Rank rank, LeftReason why, const std::string& reason) {
 
 void Run::TakeHeldStop(Rank rank) { PRD_CHECK(stops_.TakeHeld(rank).empty()); }
 
+// A first start that most have not got, and that some of them could not copy: a few would train
+// while the others wait.
+bool Run::StartsApart(const std::vector<Rank>& ok, const std::vector<Rank>& failed) const {
+  if (start_.begun() || ok.size() > failed.size()) return false;
+  return std::any_of(failed.begin(), failed.end(), [&](Rank rank) {
+    return std::any_of(ok.begin(), ok.end(),
+                       [&](Rank other) { return links_.broken().Has(rank, other); });
+  });
+}
+
 void Run::EndCommonStart(Iteration iteration, const std::vector<Rank>& ok,
                          const std::vector<Rank>& failed) {
+  const bool apart = StartsApart(ok, failed);
+  for (const Rank rank : failed) {
+    ready_.Drop(rank);
+    ready_.Release(rank, ReadySlot::kForReplica);
+    roster_.SetState(rank, State::kJoining);
+  }
+  if (apart) {  // they come back, and the start is made again
+    for (const Rank rank : ok) {
+      links_.LeaveApart(rank);
+      context_.LeaveBehind(rank, "most workers have not got the common start, and do not reach it");
+    }
+    return;
+  }
   if (!ok.empty()) start_.Make();
   LookForGoal();
   const Iteration newest = std::max(iteration, copies_.NewestActive());
@@ -408,11 +434,6 @@ void Run::EndCommonStart(Iteration iteration, const std::vector<Rank>& ok,
   for (const Rank rank : ok) {  // once the engine knows all of them
     DeliverReady(rank);
     TakeHeldStop(rank);
-  }
-  for (const Rank rank : failed) {
-    ready_.Drop(rank);
-    ready_.Release(rank, ReadySlot::kForReplica);
-    roster_.SetState(rank, State::kJoining);
   }
 }
 
@@ -483,6 +504,11 @@ void Run::MoveWorkersOn() {
   if (copies_.stranded() > 0) joiners_.HelpStranded();
   if (Count(State::kJoining) > 0 && start_.made() && !switching()) joiners_.Admit();
   for (const Rank rank : shares_.Look()) ToEngine(*ready_.Deliver(rank, false));
+  if (held_.TakeSurvey()) {
+    link_reports_.Survey();
+    held_.NoteChange();
+    held_.Look();
+  }
 }
 
 void Run::MakeStart() {

@@ -131,6 +131,7 @@ class Run final : private RunActions, public RunState {
   void EndCommonStart(Iteration iteration, const std::vector<Rank>& ok,
                       const std::vector<Rank>& failed) override;
 
+  bool StartsApart(const std::vector<Rank>& ok, const std::vector<Rank>& failed) const;
   // The engine hears of a worker that has become active.
   void Join(Rank rank, Iteration newest, const std::string& reason);
   void Progress();

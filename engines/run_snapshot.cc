@@ -11,7 +11,7 @@
 namespace prd {
 namespace {
 
-constexpr std::uint32_t kStateVersion = 20;
+constexpr std::uint32_t kStateVersion = 21;
 
 }  // namespace
 

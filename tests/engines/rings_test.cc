@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/prng.h"
@@ -63,6 +65,39 @@ TEST(RingAroundTest, KeepsTheOrderThatWorksAndIsQuickInLargeGroups) {
   for (std::size_t at = 0; at < ring.size(); ++at) {
     ASSERT_FALSE(broken.Has(ring[at], ring[(at + 1) % ring.size()]));
   }
+}
+
+std::vector<Rank> Few(const std::vector<std::string>& hosts,
+                      const std::vector<std::pair<Rank, Rank>>& broken) {
+  BrokenLinks links;
+  for (const auto& [a, b] : broken) links.Set(a, b, false);
+  std::vector<Rank> ranks;
+  for (Rank rank = 0; rank < std::ssize(hosts); ++rank) ranks.push_back(rank);
+  return FewInTheWay(ranks, hosts, links);
+}
+
+TEST(FewInTheWayTest, TheHostThatReachesTheFewestOthersGoesAsAWhole) {
+  const std::vector<std::string> hosts = {"a", "b", "c", "d", "d"};
+  EXPECT_THAT(Few(hosts, {{0, 3}, {2, 4}}), testing::ElementsAre(3, 4));
+  EXPECT_THAT(Few(hosts, {{0, 3}, {1, 3}, {2, 3}, {0, 4}}), testing::ElementsAre(3, 4));
+  EXPECT_THAT(Few({"a", "b", "c", "d", "e", "f"}, {{0, 5}, {1, 5}, {2, 5}, {0, 4}, {1, 4}, {2, 4}}),
+              testing::UnorderedElementsAre(4, 5))
+      << "two, of which neither reaches the others";
+}
+
+TEST(FewInTheWayTest, OfTwoHostsTheOneWithFewerWorkersGoes) {
+  EXPECT_THAT(Few({"a", "b", "b"}, {{0, 1}}), testing::ElementsAre(0));
+}
+
+TEST(FewInTheWayTest, OnOneHostWorkersGo) {
+  EXPECT_THAT(Few({"a", "a", "a", "a"}, {{0, 2}, {1, 2}}), testing::ElementsAre(2));
+}
+
+TEST(FewInTheWayTest, NobodyGoesWhereMostWouldHaveTo) {
+  EXPECT_THAT(Few({"a", "b"}, {{0, 1}}), testing::IsEmpty());
+  EXPECT_THAT(Few({"a", "a", "b", "b"}, {{0, 2}, {0, 3}, {1, 2}, {1, 3}}), testing::IsEmpty());
+  EXPECT_THAT(Few({"a", "b", "c"}, {{0, 1}, {0, 2}, {1, 2}}), testing::IsEmpty());
+  EXPECT_THAT(Few({"a", "b", "c"}, {}), testing::IsEmpty()) << "no link is in the way";
 }
 
 }  // namespace

@@ -17,6 +17,11 @@ FLOATS = 100_000
 WHY_NOT = hosts.why_not()
 
 
+def records(c, kind):
+    """Of the history of the cluster's one job, so far."""
+    return [record for record in map(json.loads, c.prdctl("export").splitlines()) if record["type"] == kind]
+
+
 @unittest.skipIf(WHY_NOT, WHY_NOT)
 class Training(unittest.TestCase):
     def train(self, graph):
@@ -104,6 +109,48 @@ class Training(unittest.TestCase):
             worker.end()
             self.assertEqual(len(worker.steps()), STEPS)
 
+    def test_a_start_that_only_its_source_has_is_made_again(self):
+        """The host of rank 0 is reached by the daemon, and by no other worker, until its start has failed. It trains nothing alone."""
+        config = '[[job]]\nname = "toy"\nengine = "all-reduce"\nworkers = 3\nlease_ms = 1000\nheartbeat_ms = 200\n'
+        with hosts.Hosts(4, "100mbit") as at, \
+                cluster.Cluster(BIN, config, inside=at.enter(3), address=at.address(3)) as c:  # fmt: skip
+            for other in (1, 2):
+                at.cut(0, other)
+            workers = [c.worker(rank, steps=STEPS, step_ms=1, size=FLOATS, inside=at.enter(rank)) for rank in range(3)]
+            cluster.wait_until(lambda: "no ring of all workers" in c.prdctl("explain", "0"), "the start is not held back")
+            self.assertEqual(records(c, "worker_joined"), [])
+            for other in (1, 2):
+                at.mend(0, other)
+            ends = [worker.end() for worker in workers]
+            self.assertEqual(len({end["sum"] for end in ends}), 1, ends)
+            for worker in workers:  # rank 0 began a step before it heard that the start had failed, and ends one earlier
+                self.assertEqual([sorted(step["members"]) for step in worker.steps()][:STEPS - 1], [[0, 1, 2]] * (STEPS - 1))
+
+    def test_the_others_go_on_without_a_host_that_they_do_not_reach(self):
+        """Two workers of one host lose their way to the other hosts', and not to the daemon's. Once it is whole, all end with one model."""
+        for engine in ("all-reduce", "eager"):
+            config = f'[[job]]\nname = "toy"\nengine = "{engine}"\nworkers = 5\nlease_ms = 1000\nheartbeat_ms = 200\n'
+            with self.subTest(engine), hosts.Hosts(5, "100mbit") as at, \
+                    cluster.Cluster(BIN, config, inside=at.enter(4), address=at.address(4)) as c:  # fmt: skip
+                workers = [c.worker(rank, steps=100_000, step_ms=5, size=FLOATS, inside=at.enter(host))
+                           for rank, host in enumerate((0, 1, 2, 3, 3))]  # fmt: skip
+                workers[0].wait_for(lambda line: line.get("step") == 5, "step 5")
+                for other in range(3):
+                    at.cut(other, 3)
+
+                def without():
+                    return [step for step in workers[0].steps() if sorted(step["members"]) == [0, 1, 2]]
+
+                cluster.wait_until(lambda: len(without()) > 10, "the others wait")
+                for other in range(3):
+                    at.mend(other, 3)
+                seen = len(workers[0].steps())
+                cluster.wait_until(lambda: [0, 1, 2, 3, 4] in [sorted(step["members"]) for step in workers[0].steps()[seen:]],
+                                "the host is not back")  # fmt: skip
+                c.prdctl("end", "toy")
+                ends = [worker.end() for worker in workers]
+                self.assertEqual(len({end["sum"] for end in ends}), 1, ends)
+
     def test_a_cut_link_fails_its_groups_and_is_named(self):
         """Four hosts with a worker each, in groups of all four around a ring. The link between two neighbours on it is cut until
         one of them has named it, and is whole again afterwards."""
@@ -111,19 +158,16 @@ class Training(unittest.TestCase):
         with hosts.Hosts(4, "100mbit") as at, \
                 cluster.Cluster(BIN, config, inside=at.enter(0), address=at.address(0)) as c:  # fmt: skip
 
-            def records(kind):
-                return [record for record in map(json.loads, c.prdctl("export").splitlines()) if record["type"] == kind]
-
             def named():
                 """Reports of failed groups in which somebody was out of reach."""
-                return [record for record in records("finished") if "unreachable" in record]
+                return [record for record in records(c, "finished") if "unreachable" in record]
 
             workers = [c.worker(rank, steps=100, step_ms=20, size=FLOATS, inside=at.enter(rank)) for rank in range(4)]
             workers[0].wait_for(lambda line: line.get("step") == 5, "step 5")
             c.prdctl("pause", "toy")  # else a slow machine cuts the link after the last step
             self.assertEqual(named(), [])
             # The ring's order is that of the hosts' identities, which differs from run to run. Host 0 is the daemon's.
-            ring = [member["rank"] for member in records("group_formed")[-1]["members"]]
+            ring = [member["rank"] for member in records(c, "group_formed")[-1]["members"]]
             one, other = (ring[(ring.index(0) + after) % len(ring)] for after in (1, 2))
             at.cut(one, other)
             c.prdctl("resume", "toy")

@@ -255,13 +255,17 @@ void Laws::OnDeadline(Run* run, Instant now) {
 
 void Laws::OnLeft(Run* run, Instant now, const WorkerLeft& left) {
   // A worker for whom a round, or a replica while rounds go on, cannot be repaired begins anew.
-  const bool behind = left.reason.starts_with("its replica differs") ||
-                      left.reason.starts_with("its model is of iteration") ||
-                      left.reason.starts_with("could not get the result") ||
-                      left.reason.starts_with("evicted by ") ||  // an operator
-                      left.reason.starts_with("nobody is left to give the result") ||
-                      (run->broken && (left.reason.starts_with("it reaches no worker") ||
-                                       left.reason.starts_with("most workers lack its model")));
+  const bool behind =
+      left.reason.starts_with("its replica differs") ||
+      left.reason.starts_with("its model is of iteration") ||
+      left.reason.starts_with("could not get the result") ||
+      left.reason.starts_with("evicted by ") ||  // an operator
+      left.reason.starts_with("nobody is left to give the result") ||
+      left.reason.starts_with("most members lack the result") ||
+      (run->broken && (left.reason.starts_with("it reaches no worker") ||
+                       left.reason.starts_with("most workers lack its model") ||
+                       left.reason.starts_with("most others do not reach it") ||
+                       (!run->begun && left.reason.starts_with("most workers have not got"))));
   if (left.why == LeftReason::kEvicted && !behind) {
     throw Violation("no-evictions", RankName(left.rank) + ": " + left.reason);
   }
