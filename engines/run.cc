@@ -51,10 +51,14 @@ std::optional<Instant> Run::NextDeadline() const {
                                             ? std::optional(switch_.awaits_until())
                                             : std::nullopt;
   for (const std::optional<Instant>& own :
-       {start_.grace_ends(), copies_.again(), held_.judge_at(), awaits}) {
+       {start_.grace_ends(), DoubtEnds(), copies_.again(), held_.judge_at(), awaits}) {
     if (own && last_now() < *own && (!next || *own < *next)) next = own;
   }
   return next;
+}
+
+std::optional<Instant> Run::DoubtEnds() const {
+  return start_.doubted() ? std::optional(start_.doubted()->until) : std::nullopt;
 }
 
 Status Run::Load(std::string_view state) {
@@ -397,10 +401,8 @@ void Run::Remove(Rank rank, LeftReason why, const std::string& reason) {
 
 void Run::TakeHeldStop(Rank rank) { PRD_CHECK(stops_.TakeHeld(rank).empty()); }
 
-// A first start that most have not got, and that some of them could not copy: a few would train
-// while the others wait.
 bool Run::StartsApart(const std::vector<Rank>& ok, const std::vector<Rank>& failed) const {
-  if (start_.begun() || ok.size() > failed.size()) return false;
+  if (start_.begun() || ok.empty() || ok.size() > failed.size()) return false;
   return std::any_of(failed.begin(), failed.end(), [&](Rank rank) {
     return std::any_of(ok.begin(), ok.end(),
                        [&](Rank other) { return links_.broken().Has(rank, other); });
@@ -409,17 +411,13 @@ bool Run::StartsApart(const std::vector<Rank>& ok, const std::vector<Rank>& fail
 
 void Run::EndCommonStart(Iteration iteration, const std::vector<Rank>& ok,
                          const std::vector<Rank>& failed) {
-  const bool apart = StartsApart(ok, failed);
   for (const Rank rank : failed) {
     ready_.Drop(rank);
     ready_.Release(rank, ReadySlot::kForReplica);
     roster_.SetState(rank, State::kJoining);
   }
-  if (apart) {  // they come back, and the start is made again
-    for (const Rank rank : ok) {
-      links_.LeaveApart(rank);
-      context_.LeaveBehind(rank, "most workers have not got the common start, and do not reach it");
-    }
+  if (StartsApart(ok, failed)) {
+    start_.Doubt({.iteration = iteration, .until = last_now() + spec_.lease_ms * kMillisecond});
     return;
   }
   if (!ok.empty()) start_.Make();
@@ -437,6 +435,25 @@ void Run::EndCommonStart(Iteration iteration, const std::vector<Rank>& ok,
   }
 }
 
+// Those that have a doubted start train once the others reach them; else they come back, and the
+// start is made again.
+void Run::LookAtDoubtedStart() {
+  std::vector<Rank> ok, failed;
+  for (Rank rank = 0; rank < roster_.size(); ++rank) {
+    if (roster_[rank].state == State::kStarting) ok.push_back(rank);
+    if (roster_[rank].state == State::kJoining) failed.push_back(rank);
+  }
+  const DoubtedStart start = *start_.doubted();
+  const bool apart = StartsApart(ok, failed);
+  if (apart && last_now() < start.until) return;
+  start_.EndDoubt();
+  if (!apart) return EndCommonStart(start.iteration, ok, {});
+  for (const Rank rank : ok) {
+    links_.LeaveApart(rank);
+    context_.LeaveBehind(rank, "most workers have not got the common start, and do not reach it");
+  }
+}
+
 // ---- the run as a whole ----
 
 Run::Phase Run::phase() const {
@@ -450,6 +467,7 @@ Run::Phase Run::phase() const {
 }
 
 void Run::Progress() {
+  if (start_.doubted()) LookAtDoubtedStart();
   MoveWorkersOn();
   const Phase now = phase();
   if (now != Phase::kForming) start_.EndGrace();

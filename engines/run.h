@@ -132,6 +132,8 @@ class Run final : private RunActions, public RunState {
                       const std::vector<Rank>& failed) override;
 
   bool StartsApart(const std::vector<Rank>& ok, const std::vector<Rank>& failed) const;
+  void LookAtDoubtedStart();
+  std::optional<Instant> DoubtEnds() const;
   // The engine hears of a worker that has become active.
   void Join(Rank rank, Iteration newest, const std::string& reason);
   void Progress();

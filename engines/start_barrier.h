@@ -15,6 +15,14 @@
 
 namespace prd {
 
+// A first start that most members have not got, and that some of them could not copy, for they do
+// not reach those that have it. Few would train while the others wait.
+struct DoubtedStart {
+  Iteration iteration = 0;
+  Instant until;  // the links may work again until then
+  void Archive(StateArchive& ar) { ar(iteration, until); }
+};
+
 class StartBarrier {
  public:
   // The start waits for this many workers. The first call counts.
@@ -33,18 +41,23 @@ class StartBarrier {
   int NeededAfterSwitch(Instant now, const JobSpec& spec, bool awaits, Instant until);
   void EndGrace() { grace_ends_.reset(); }
 
+  void Doubt(const DoubtedStart& start) { doubted_ = start; }
+  void EndDoubt() { doubted_.reset(); }
+  const std::optional<DoubtedStart>& doubted() const { return doubted_; }
+
   int workers() const { return workers_; }  // 0 until known
   bool made() const { return made_; }
   bool begun() const { return begun_; }  // it has been made before, in this run
   const std::optional<Instant>& grace_ends() const { return grace_ends_; }
 
-  void Archive(StateArchive& ar) { ar(workers_, made_, begun_, grace_ends_); }
+  void Archive(StateArchive& ar) { ar(workers_, made_, begun_, grace_ends_, doubted_); }
 
  private:
   int workers_ = 0;
   bool made_ = false;
   bool begun_ = false;
   std::optional<Instant> grace_ends_;  // a start of returning workers proceeds then
+  std::optional<DoubtedStart> doubted_;
 };
 
 // A member of the common start.
