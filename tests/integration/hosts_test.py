@@ -118,13 +118,13 @@ class Training(unittest.TestCase):
                 at.cut(0, other)
             workers = [c.worker(rank, steps=STEPS, step_ms=1, size=FLOATS, inside=at.enter(rank)) for rank in range(3)]
 
-            def comes_back():
+            def waits():
                 try:
-                    return any("have not got the common start" in left["reason"] for left in records(c, "worker_left"))
-                except AssertionError:  # there is no run yet
+                    return "no ring of all workers" in c.prdctl("explain", "0")
+                except AssertionError:  # it is not there yet, or about to come back
                     return False
 
-            cluster.wait_until(comes_back, "the start stands")
+            cluster.wait_until(waits, "the start is not held back")
             self.assertEqual(records(c, "worker_joined"), [])
             for other in (1, 2):
                 at.mend(0, other)
