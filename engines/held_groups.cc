@@ -52,7 +52,7 @@ void HeldGroups::Clear() {
   held_.clear();
   tried_since_.reset();
   judge_at_.reset();
-  doubt_ = false;
+  doubt_ = survey_ = false;
 }
 
 // Engines that draw groups ahead choose their members.

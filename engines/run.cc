@@ -47,18 +47,17 @@ void Run::Start(Instant now, std::int64_t wall_ns, RunIdentity identity, const F
 
 std::optional<Instant> Run::NextDeadline() const {
   std::optional<Instant> next = engine_->NextDeadline();
-  const std::optional<Instant> awaits = switch_.former().known() && !start_.begun()
-                                            ? std::optional(switch_.awaits_until())
-                                            : std::nullopt;
-  for (const std::optional<Instant>& own :
-       {start_.grace_ends(), DoubtEnds(), copies_.again(), held_.judge_at(), awaits}) {
+  for (const std::optional<Instant>& own : OwnDeadlines()) {
     if (own && last_now() < *own && (!next || *own < *next)) next = own;
   }
   return next;
 }
 
-std::optional<Instant> Run::DoubtEnds() const {
-  return start_.doubted() ? std::optional(start_.doubted()->until) : std::nullopt;
+std::array<std::optional<Instant>, 5> Run::OwnDeadlines() const {
+  std::optional<Instant> awaits, doubted;
+  if (switch_.former().known() && !start_.begun()) awaits = switch_.awaits_until();
+  if (start_.doubted()) doubted = start_.doubted()->until;
+  return {start_.grace_ends(), doubted, copies_.again(), held_.judge_at(), awaits};
 }
 
 Status Run::Load(std::string_view state) {
@@ -117,9 +116,8 @@ void Run::Step(Instant now, const Input& input, RunOutput* out) {
 // The engine hears of a deadline unless only the run's own are due.
 void Run::OnDeadline() {
   const auto due = [this](const std::optional<Instant>& at) { return at && *at <= last_now(); };
-  const bool awaited = switch_.former().known() && !start_.begun() && due(switch_.awaits_until());
-  const bool own =
-      due(start_.grace_ends()) || due(copies_.again()) || due(held_.judge_at()) || awaited;
+  const auto all = OwnDeadlines();
+  const bool own = std::any_of(all.begin(), all.end(), due);
   if (due(engine_->NextDeadline()) || !own) ToEngine(DeadlineEvent{});
 }
 

@@ -33,6 +33,7 @@
 #ifndef PRD_ENGINES_RUN_H_
 #define PRD_ENGINES_RUN_H_
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -133,7 +134,8 @@ class Run final : private RunActions, public RunState {
 
   bool StartsApart(const std::vector<Rank>& ok, const std::vector<Rank>& failed) const;
   void LookAtDoubtedStart();
-  std::optional<Instant> DoubtEnds() const;
+  // When the run itself, and not its engine, has something to look at.
+  std::array<std::optional<Instant>, 5> OwnDeadlines() const;
   // The engine hears of a worker that has become active.
   void Join(Rank rank, Iteration newest, const std::string& reason);
   void Progress();
