@@ -26,6 +26,14 @@ JobSpec SpecFor(EngineOptions engine, int workers) {
   return spec;
 }
 
+SessionOptions OptionsFor(const FakeDaemon& daemon, int rank) {
+  SessionOptions options;
+  options.controller = daemon.endpoint();
+  options.job = "job";
+  options.rank = rank;
+  return options;
+}
+
 FakeDaemon::FakeDaemon(JobSpec spec) : spec_(std::move(spec)) {
   endpoint_ = "tcp://127.0.0.1:*";
   Start();

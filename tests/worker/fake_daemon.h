@@ -18,6 +18,7 @@
 #include <zmq.hpp>
 
 #include "engines/controller.h"
+#include "prd/session.h"
 
 namespace prd::testing {
 
@@ -78,6 +79,10 @@ inline constexpr std::size_t kModelSize = 17'000;
 
 // A job for `workers`.
 JobSpec SpecFor(EngineOptions engine, int workers);
+
+// A worker of the job "job", with the time limits that a user has who names none: a group of a busy
+// machine has the job's lease.
+SessionOptions OptionsFor(const FakeDaemon& daemon, int rank);
 
 }  // namespace prd::testing
 

@@ -110,10 +110,7 @@ TEST(SessionEndTest, AllStopAtTheGoalUnderEveryEngine) {
     FakeDaemon daemon(testing::SpecFor(engine, 3));
     std::atomic<std::int64_t> total{0};
     InParallel(daemon, 3, [&](Worker* worker, int rank) {
-      SessionOptions options;
-      options.controller = daemon.endpoint();
-      options.job = "job";
-      options.rank = rank;
+      SessionOptions options = testing::OptionsFor(daemon, rank);
       options.goal_steps = 30;
       Result<Session> session = Session::Create(options);
       ASSERT_TRUE(session.ok());

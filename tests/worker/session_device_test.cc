@@ -217,13 +217,9 @@ std::unique_ptr<Model> ModelOn(bool device, int rank) {
   return std::make_unique<HostModel>();
 }
 
-Result<Session> Open(const FakeDaemon& daemon, int rank,
-                     std::chrono::milliseconds timeout = std::chrono::seconds(5)) {
-  SessionOptions options;
-  options.controller = daemon.endpoint();
-  options.job = "job";
-  options.rank = rank;
-  options.timeout = std::chrono::seconds(30);
+// `timeout` 0: the job's lease.
+Result<Session> Open(const FakeDaemon& daemon, int rank, std::chrono::milliseconds timeout = {}) {
+  SessionOptions options = testing::OptionsFor(daemon, rank);
   options.reduce_timeout = timeout;
   return Session::Create(options);
 }

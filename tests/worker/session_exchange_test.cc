@@ -44,13 +44,7 @@ double Moved(double at, double computed_at, int rank, std::size_t i) {
 class Trainer {
  public:
   Trainer(const FakeDaemon& daemon, int rank) : rank_(rank), values(kCount) {
-    SessionOptions options;
-    options.controller = daemon.endpoint();
-    options.job = "job";
-    options.rank = rank;
-    options.timeout = std::chrono::seconds(30);
-    options.reduce_timeout = std::chrono::seconds(5);
-    Result<Session> made = Session::Create(options);
+    Result<Session> made = Session::Create(testing::OptionsFor(daemon, rank));
     EXPECT_TRUE(made.ok()) << made.status().ToString();
     session = std::make_unique<Session>(std::move(made).value());
     std::fill(values.begin(), values.end(), rank + 1.0);

@@ -17,6 +17,7 @@ namespace prd::session_samples_test {
 namespace {
 
 using testing::FakeDaemon;
+using testing::OptionsFor;
 using testing::SpecFor;
 
 constexpr int kWorkers = 2;
@@ -62,15 +63,6 @@ Vector Jointly() {
     Descend(gradient, &at);
   }
   return at;
-}
-
-SessionOptions OptionsFor(const FakeDaemon& daemon, int rank) {
-  SessionOptions options;
-  options.controller = daemon.endpoint();
-  options.job = "job";
-  options.rank = rank;
-  options.timeout = std::chrono::seconds(30);
-  return options;
 }
 
 // One of two workers. Ends with what it has after Finish.

@@ -52,13 +52,7 @@ class Meeting {
 };
 
 Result<Session> Open(const FakeDaemon& daemon, int rank) {
-  SessionOptions options;
-  options.controller = daemon.endpoint();
-  options.job = "job";
-  options.rank = rank;
-  options.timeout = std::chrono::seconds(30);
-  options.reduce_timeout = std::chrono::seconds(5);
-  return Session::Create(options);
+  return Session::Create(testing::OptionsFor(daemon, rank));
 }
 
 void InParallel(int workers, const std::function<void(int)>& body) {

@@ -23,12 +23,8 @@ class Worker {
  public:
   Worker(const FakeDaemon& daemon, int rank, const std::string& job = "job")
       : values(kSize, static_cast<float>(rank)), gradients(kSize, 0.f) {
-    SessionOptions options;
-    options.controller = daemon.endpoint();
+    SessionOptions options = OptionsFor(daemon, rank);
     options.job = job;
-    options.rank = rank;
-    options.timeout = std::chrono::seconds(30);
-    options.reduce_timeout = std::chrono::seconds(5);
     Result<Session> made = Session::Create(options);
     EXPECT_TRUE(made.ok()) << made.status().ToString();
     session = std::make_unique<Session>(std::move(made).value());
