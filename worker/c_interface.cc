@@ -207,6 +207,7 @@ Status ReadOptions(const prd_options* from, SessionOptions* to, bool* queue_log)
   to->batch = read.batch;
   to->max_share = read.max_share;
   to->accumulates = read.accumulates != 0;
+  to->rows_on_host = read.rows_on_host != 0;
   to->curve_server_key = Text(read.curve_server_key);
   to->curve_public_key = Text(read.curve_public_key);
   to->curve_secret_key = Text(read.curve_secret_key);
@@ -284,6 +285,7 @@ int32_t prd_options_from_environment(prd_options* options) {
     to.batch = from.batch;
     to.max_share = from.max_share;
     to.accumulates = from.accumulates ? 1 : 0;
+    to.rows_on_host = from.rows_on_host ? 1 : 0;
     return prd::Write(to, "prd_options", options);
   });
 }

@@ -132,6 +132,9 @@ Result<SessionOptions> Session::OptionsFromEnvironment() {
   std::int64_t check_tensors = 0;
   PRD_RETURN_IF_ERROR(ReadNumber({"PRD_CHECK_TENSORS"}, 0, 1, &check_tensors));
   options.check_tensors = check_tensors != 0;
+  std::int64_t rows_on_host = 0;
+  PRD_RETURN_IF_ERROR(ReadNumber({"PRD_ROWS_ON_HOST"}, 0, 1, &rows_on_host));
+  options.rows_on_host = rows_on_host != 0;
   options.rank = static_cast<int>(rank);
   options.world_size = static_cast<int>(world_size);
   options.timeout = std::chrono::milliseconds(timeout);

@@ -56,6 +56,7 @@ Result<ReplicaHome> OpenHome(const Replica& replica, int wake, const SessionOpti
   if (!memory.ok()) return memory.status();
   home.device = memory->get();
   home.memory = std::move(memory).value();
+  if (options.rows_on_host) home.device->KeepRowsOnHost();
   home.device->SetCallerStream(replica.stream);
   DevicePlane::Options plane_options{
       .communicators = {.limit = static_cast<std::size_t>(options.max_communicators)}};

@@ -293,10 +293,15 @@ Task<Status> SessionCalls::JoinJob(Replica replica) {
 // Once, for all workers, of models whose memory somebody may miss.
 void SessionCalls::SayMemory(const Welcome& welcome) {
   constexpr std::size_t kLarge = 64 << 20;
-  const std::size_t bytes = background_->store()->TrainingBytes(welcome.plan);
-  if (welcome.rank != 0 || bytes < kLarge) return;
-  background_->log().Say("engine " + welcome.engine + " holds " + std::to_string(bytes >> 20) +
-                         " MiB " + (device_ != nullptr ? "on the device" : "in host memory") +
+  const ReplicaStore::RowBytes bytes = background_->store()->TrainingBytes(welcome.plan);
+  if (welcome.rank != 0 || bytes.host + bytes.device < kLarge) return;
+  std::string places;
+  for (const auto& [held, where] : {std::pair(bytes.device, " MiB on the device"),
+                                    std::pair(bytes.host, " MiB in host memory")}) {
+    if (held == 0) continue;
+    places += (places.empty() ? "" : " and ") + std::to_string(held >> 20) + where;
+  }
+  background_->log().Say("engine " + welcome.engine + " holds " + places +
                          ", beside the model and its gradients" +
                          (TrainsInGroups(welcome.plan) ? "" : " and what workers exchange") +
                          " (Session::memory, prdctl workers)");

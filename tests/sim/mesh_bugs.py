@@ -230,10 +230,13 @@ BUGS = {
         "  if (pass->number <= sender.newest && !Planted(\"pass-used-again\")) return"),
     "sent-before-it-has-come-from-the-device": (
         "group_reduction.cc",
-        "  if (own_ != nullptr && own_->ready() < own_->size()) return false;\n",
-        "  if (own_ != nullptr && own_->ready() < own_->size() &&\n"
-        "      !Planted(\"sent-before-it-has-come-from-the-device\")) {\n"
-        "    return false;\n  }\n"),
+        "  if (!Readable()) return false;\n",
+        "  if (!Readable() && !Planted(\"sent-before-it-has-come-from-the-device\")) return false;\n"),
+    "sent-before-the-row-on-the-host-is-written": (
+        "group_reduction.cc",
+        "  return written == nullptr || written->ready() >= part_.shape().bytes();\n",
+        "  return written == nullptr || written->ready() >= part_.shape().bytes() ||\n"
+        "         Planted(\"sent-before-the-row-on-the-host-is-written\");\n"),
     "copied-before-it-has-come-from-the-device": (
         "copied_rows.cc",
         "  return from.copied_from + from.copy->ready();\n",

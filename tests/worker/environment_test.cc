@@ -62,6 +62,7 @@ class EnvironmentTest : public ::testing::Test {
                                            "PRD_GOAL_STEPS",
                                            "PRD_GOAL_SAMPLES",
                                            "PRD_CHECK_TENSORS",
+                                           "PRD_ROWS_ON_HOST",
                                            "PRD_CURVE_SERVER_KEY",
                                            "PRD_CURVE_PUBLIC_KEY",
                                            "PRD_CURVE_SECRET_KEY",
@@ -103,7 +104,8 @@ TEST_F(EnvironmentTest, EachVariableIsItsOption) {
                                        {"PRD_LAUNCH", "third"},
                                        {"PRD_GOAL_STEPS", "1000"},
                                        {"PRD_GOAL_SAMPLES", "64000"},
-                                       {"PRD_CHECK_TENSORS", "1"}})
+                                       {"PRD_CHECK_TENSORS", "1"},
+                                       {"PRD_ROWS_ON_HOST", "1"}})
                                      .value();
   EXPECT_EQ(options.controller, "ipc:///x");
   EXPECT_EQ(options.job, "job");
@@ -117,6 +119,7 @@ TEST_F(EnvironmentTest, EachVariableIsItsOption) {
   EXPECT_EQ(options.goal_steps, 1000);
   EXPECT_EQ(options.goal_samples, 64000);
   EXPECT_TRUE(options.check_tensors);
+  EXPECT_TRUE(options.rows_on_host);
 }
 
 TEST_F(EnvironmentTest, ASecretKeyComesFromAFile) {

@@ -36,6 +36,7 @@ class PlacedWorker : public MeshWorker {
     bool device = false;
     std::uint64_t seed = 1;
     std::shared_ptr<Hub> hub;  // null: without NCCL
+    bool rows_on_host = false;
     DurationNs timeout = 10 * kSecond;
   };
 
@@ -105,6 +106,7 @@ class PlacedWorker : public MeshWorker {
     // Small pieces: what is staged goes through all of the memory's slots.
     auto made = DeviceMemory::Create(gpu, -1, 4096).value();
     memory = made.get();
+    if (options.rows_on_host) memory->KeepRowsOnHost();
     const DevicePlane::Options plane_options{
         .timeout = options.timeout, .window_bytes = kWindowBytes, .communicators = {}};
     auto plane = DevicePlane::Create(memory, -1, plane_options).value();
@@ -127,6 +129,7 @@ class PlacedWorker : public MeshWorker {
   std::map<void*, std::byte*> there_;  // by where the values are
 };
 
+// Without NCCL, every other worker has its rows in host memory.
 class PlacedJob : public MeshJob {
  public:
   PlacedJob(const std::vector<bool>& on_device, const Shapes& shapes, const Plan& plan,
@@ -140,6 +143,7 @@ class PlacedJob : public MeshJob {
                                 .device = on_device[i],
                                 .seed = on_device[i] ? seed * 100 + i + 1 : 0,
                                 .hub = hub,
+                                .rows_on_host = !nccl && i % 2 == 1,
                                 .timeout = timeout}));
     }
   }

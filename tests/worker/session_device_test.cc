@@ -266,10 +266,11 @@ std::vector<Strategy> Strategies() {
 struct Mix {
   const char* name;
   std::vector<bool> on_device;
+  std::vector<bool> rows_on_host;  // of those
 };
 
-const Mix kMixes[] = {{"Devices", {true, true, true, true}},
-                      {"DevicesAndHosts", {true, false, true, false}}};
+const Mix kMixes[] = {{"Devices", {true, true, true, true}, {false, false, false, false}},
+                      {"DevicesAndHosts", {true, false, true, false}, {false, false, true, false}}};
 
 class SessionDeviceTest : public ::testing::TestWithParam<std::tuple<std::size_t, std::size_t>> {};
 
@@ -311,7 +312,8 @@ TEST(SessionDeviceAverageTest, GoesToHostMemoryAndToTheDevice) {
 
 // What worker/README.md, Memory, says of a worker that trains: nothing of the common start is left,
 // whose row has the kept state in it.
-void ExpectMemory(const Plan& plan, bool on_device, const std::vector<MemoryHeld>& memory) {
+void ExpectMemory(const Plan& plan, bool on_device, bool rows_on_host,
+                  const std::vector<MemoryHeld>& memory) {
   const auto bytes = [](std::size_t elements) {
     return static_cast<std::int64_t>(elements * sizeof(float));
   };
@@ -339,8 +341,12 @@ void ExpectMemory(const Plan& plan, bool on_device, const std::vector<MemoryHeld
       {"base", rows.base}};
   for (const auto& [use, there] : others) {
     const MemoryHeld held = of(use);
-    EXPECT_LE(on_device ? held.device : held.host, there ? row : 0) << use;
-    EXPECT_EQ(on_device ? held.host : held.device, 0) << use;
+    const bool rows_on_device = on_device && !rows_on_host;
+    EXPECT_LE(rows_on_device ? held.device : held.host, there ? row : 0) << use;
+    EXPECT_EQ(rows_on_device ? held.host_peak : held.device_peak, 0) << use;
+  }
+  if (rows_on_host) {
+    EXPECT_EQ(of("outbox").host_peak + of("base").host_peak != 0, rows.outbox || rows.base);
   }
   EXPECT_EQ(of("copies").host, 0);
   EXPECT_EQ(of("mean").host, 0);
@@ -377,7 +383,9 @@ TEST_P(SessionDeviceTest, EveryGradientCountsOnce) {
     threads.emplace_back([&, rank] {
       const auto place = static_cast<std::size_t>(rank);
       const std::unique_ptr<Model> model = ModelOn(mix.on_device[place], rank);
-      Result<Session> session = Open(daemon, rank);
+      SessionOptions options = testing::OptionsFor(daemon, rank);
+      options.rows_on_host = mix.rows_on_host[place];
+      Result<Session> session = Session::Create(options);
       ASSERT_TRUE(session.ok()) << session.status().ToString();
       Replica replica = model->replica();
       std::vector<Tensor> gradients;
@@ -398,7 +406,7 @@ TEST_P(SessionDeviceTest, EveryGradientCountsOnce) {
         done = result->done;
       }
       if (!TrainsInGroups(plan)) training.arrive_and_wait();
-      ExpectMemory(plan, mix.on_device[place], session->memory());
+      ExpectMemory(plan, mix.on_device[place], mix.rows_on_host[place], session->memory());
       const Status finished = session->Finish();
       ASSERT_TRUE(finished.ok()) << finished.ToString();
       ends[place] = model->Parameters();

@@ -18,6 +18,8 @@ ENGINES = {
 # What each takes of the device; the first is the script without prd.
 MEMORY = {"none": ["all-reduce"], **{name: [name, *options] for name, options in ENGINES.items()},
           "p-reduce, overlap": ["p-reduce", "group_size=2", "overlap=true"]}
+# Those that have rows beside the model, which may be in host memory.
+HAVE_ROWS = ["p-reduce, overlap", "eager", "esync", "ad-psgd"]
 
 
 def shared_device(workers):
@@ -46,16 +48,17 @@ def say(ok, error, **line):
     return ok
 
 
-def engine(args, name, dies=False):
+def engine(args, name, dies=False, rows_on_host=False):
     goal = 300 if args.quick else 900
     options = ["--engine", name, "--job-option", f"goal_steps={goal}", "--job-option", "lease_ms=20000", "--job", f"torch-{name}"]
     for option in ENGINES[name]:
         options += ["--option", option]
-    lines, code, said = run("engine", 3, args, options, **({"PRD_CHECK_DIES": "1"} if dies else {}))
+    environment = {"PRD_ROWS_ON_HOST": str(int(rows_on_host)), **({"PRD_CHECK_DIES": "1"} if dies else {})}
+    lines, code, said = run("engine", 3, args, options, **environment)
     ok = (len(lines) == (2 if dies else 3) and code == (1 if dies else 0) and len({line["model"] for line in lines}) == 1
           and all(line["last"] < 0.5 * line["first"] for line in lines))
     groups = {way: sum(line["groups"][way] for line in lines) for way in (lines[0]["groups"] if lines else {})}
-    return say(ok, said, torch="engine", engine=name, a_worker_dies=dies, exit=code, workers=len(lines), steps=[line["steps"] for line in lines],
+    return say(ok, said, torch="engine", engine=name, a_worker_dies=dies, rows_on_host=rows_on_host, exit=code, workers=len(lines), steps=[line["steps"] for line in lines],
                loss=[[round(line[key], 4) for key in ("first", "last")] for line in lines], one_model=len({line["model"] for line in lines}) == 1,
                groups=groups)
 
@@ -74,12 +77,12 @@ def graph(args, name):
     return say(ok, said, torch="graph", engine=name, lines=lines)
 
 
-def memory(args, name):
+def memory(args, name, rows_on_host=False):
     kind, *options = MEMORY[name]
     options = ["--engine", kind, "--job", "memory", *[f"--option={option}" for option in options]]
-    lines, code, said = run("memory" if name != "none" else "memory-alone", 2, args, options)
+    lines, code, said = run("memory" if name != "none" else "memory-alone", 2, args, options, PRD_ROWS_ON_HOST=str(int(rows_on_host)))
     ok = code == 0 and len(lines) == 2
-    return say(ok, said, torch="memory", of=name, workers=lines)
+    return say(ok, said, torch="memory", of=name, rows_on_host=rows_on_host, workers=lines)
 
 
 def main():
@@ -116,6 +119,11 @@ def main():
         start(graph, name)
     for name in MEMORY if "memory" in args.cases else []:
         start(memory, name)
+    for name in HAVE_ROWS if args.device != "cpu" else []:
+        if "memory" in args.cases:
+            start(memory, name, True)
+        if "engines" in args.cases and name in ENGINES:
+            start(engine, name, False, True)
     for thread in threads:
         thread.join()
     print(json.dumps({"torch": "done", "wrong": sorted(wrong)}), flush=True)

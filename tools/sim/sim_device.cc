@@ -291,7 +291,7 @@ class SimDevice::Copying : public Transfer {
 };
 
 SimDevice::SimDevice(std::uint64_t seed, Clock clock)
-    : core_(std::make_shared<Core>(seed, std::move(clock))) {}
+    : core_(std::make_shared<Core>(seed, std::move(clock))), rows_on_host_(seed % 3 == 0) {}
 
 SimDevice::~SimDevice() { core_->Close(); }
 

@@ -3,7 +3,8 @@
 //
 // What the device allows itself is drawn: host operands are copied in when they are given, or when
 // their turn comes; what goes to host memory comes in parts, and later than what follows on the
-// device. Rows come full of values that are no numbers, and are so again once they are gone.
+// device. Rows come full of values that are no numbers, and are so again once they are gone. One of
+// three devices has rows_on_host.
 //
 // A place that is in no row that is there is a Violation.
 #ifndef PRD_TOOLS_SIM_SIM_DEVICE_H_
@@ -30,6 +31,7 @@ class SimDevice : public Memory {
   ~SimDevice() override;
 
   bool device() const override { return true; }
+  bool rows_on_host() const override { return rows_on_host_; }
   using Memory::Combine;
   std::shared_ptr<Transfer> Combine(const Layout& layout, std::size_t offset, std::size_t length,
                                     std::span<const Place> to, std::span<const Input> from,
@@ -52,6 +54,7 @@ class SimDevice : public Memory {
   Row MakeHost(MemoryUse use, std::size_t bytes) override;
 
   std::shared_ptr<Core> core_;  // rows and Transfers have it, too
+  const bool rows_on_host_;
 };
 
 }  // namespace prd::sim

@@ -43,6 +43,9 @@ class DeviceMemory : public Memory {
   ~DeviceMemory() override;
 
   bool device() const override { return true; }
+  bool rows_on_host() const override { return rows_on_host_; }
+  // Before there are rows.
+  void KeepRowsOnHost() { rows_on_host_ = true; }
   using Memory::Combine;
   // REQUIRES: at most Gpu::kMaxOutputs of `to`; host places are in rows of AllocateHost of this
   // class.
@@ -84,6 +87,7 @@ class DeviceMemory : public Memory {
 
   // Rows and Transfers have it, too.
   std::shared_ptr<Core> core_;
+  bool rows_on_host_ = false;
 };
 
 }  // namespace prd

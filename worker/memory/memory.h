@@ -35,16 +35,21 @@ class Row {
   Row(Row&& other) noexcept
       : data_(std::move(other.data_)),
         size_(std::exchange(other.size_, 0)),
+        host_(other.host_),
         counted_(std::move(other.counted_)) {}
   Row& operator=(Row&& other) noexcept {
     data_ = std::move(other.data_);
     size_ = std::exchange(other.size_, 0);
+    host_ = other.host_;
     counted_ = std::move(other.counted_);
     return *this;
   }
   void Count(CountedBytes counted) { counted_ = std::move(counted); }
 
-  // On a device, an address that the processor may not touch.
+  // In host memory, by Memory::AllocateHost.
+  bool host() const { return host_; }
+  void SetHost() { host_ = true; }
+  // On a device, an address that the processor may not touch, unless host().
   std::byte* data() { return data_.get(); }
   const std::byte* data() const { return data_.get(); }
   std::size_t size() const { return size_; }
@@ -53,6 +58,7 @@ class Row {
  private:
   std::unique_ptr<std::byte, Free> data_{nullptr, [](std::byte*) {}};
   std::size_t size_ = 0;
+  bool host_ = false;
   CountedBytes counted_;
 };
 
@@ -86,6 +92,11 @@ class Memory {
   static Place Tensors() { return {}; }
   static Place In(std::byte* data) { return {.data = data, .host = false, .owner = nullptr}; }
   static Place In(const std::byte* data) { return In(const_cast<std::byte*>(data)); }
+  // From the row's byte `offset` on.
+  static Place In(const Row& row, std::size_t offset = 0) {
+    return {
+        .data = const_cast<std::byte*>(row.data()) + offset, .host = row.host(), .owner = nullptr};
+  }
   static Place InHost(const std::byte* data, std::shared_ptr<const void> owner = nullptr) {
     return {.data = const_cast<std::byte*>(data), .host = true, .owner = std::move(owner)};
   }
@@ -93,6 +104,8 @@ class Memory {
   virtual ~Memory() = default;
 
   virtual bool device() const { return false; }
+  // Rows of kOutbox, kInbox and kBase are in host memory, though the replica is on a device.
+  virtual bool rows_on_host() const { return false; }
 
   // A row of this memory, and a row of host memory for bytes that go to and fro. After a failure, a
   // row that no call changes. Host memory that is not there is a NoMemory, thrown.
@@ -104,19 +117,20 @@ class Memory {
   Row AllocateHost(MemoryUse use, std::size_t bytes) {
     Row row = MakeHost(use, bytes);
     row.Count({meter_, use, false, bytes});
+    row.SetHost();
     return row;
   }
   // Gives the row this size, 0 for empty. A row that has the size already keeps its bytes.
   void Size(Row* row, MemoryUse use, std::size_t bytes) {
     if (row->size() == bytes) return;
     *row = Row();
-    if (bytes != 0) *row = Allocate(use, bytes);
+    if (bytes != 0) *row = OnHost(use) ? AllocateHost(use, bytes) : Allocate(use, bytes);
   }
-  // The row of this memory is used for that from now on.
+  // The row is used for that from now on.
   void Use(Row* row, MemoryUse use) {
     if (row->empty()) return;
     row->Count({});  // not twice
-    row->Count({meter_, use, device(), row->size()});
+    row->Count({meter_, use, device() && !row->host(), row->size()});
   }
   // Where the rows are counted; rows of other memories, too, if these are given the same one.
   const std::shared_ptr<MemoryMeter>& meter() const { return meter_; }
@@ -161,6 +175,11 @@ class Memory {
   virtual Status failure() const { return Status::Ok(); }
 
  private:
+  bool OnHost(MemoryUse use) const {
+    const bool moves =
+        use == MemoryUse::kOutbox || use == MemoryUse::kInbox || use == MemoryUse::kBase;
+    return moves && rows_on_host();
+  }
   virtual Row Make(MemoryUse use, std::size_t bytes) = 0;
   virtual Row MakeHost(MemoryUse use, std::size_t bytes) = 0;
   // Calls f(dtype, data, bytes, at) for runs of the row, in order, with the bytes in host memory;

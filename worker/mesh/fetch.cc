@@ -99,7 +99,7 @@ Memory::Place IncomingReplica::PlaceOf(CopiedRow row) {
   Row* const to = initial ? &store_->initial : &store_->inbox.row;
   store_->memory->Size(to, initial ? MemoryUse::kInitial : MemoryUse::kInbox,
                        info_->bytes[static_cast<std::size_t>(row)]);
-  return Memory::In(to->data());
+  return Memory::In(*to);
 }
 
 void IncomingReplica::LandNow(CopiedRow row, std::uint64_t offset, const SharedBytes& bytes) {
@@ -318,13 +318,13 @@ std::shared_ptr<const ReplicaServer::Offer> ReplicaServer::TakeReplica(bool all)
     rows->SetCopy(CopiedRow::kParameters, sum);
   }
   if (all && !store_->initial.empty()) {
-    give(CopiedRow::kInitial, store_->parameters, Memory::In(store_->initial.data()));
+    give(CopiedRow::kInitial, store_->parameters, Memory::In(store_->initial));
   }
   if (all && store_->kept.bytes() != 0)
     give(CopiedRow::kKept, store_->kept.layout(), store_->kept.Place());
   const bool filled = all && store_->inbox.rounds != 0 && !store_->background;
   if (filled) {
-    rows->SetCopy(CopiedRow::kInbox, Copy(store_->gradients, Memory::In(store_->inbox.row.data())));
+    rows->SetCopy(CopiedRow::kInbox, Copy(store_->gradients, Memory::In(store_->inbox.row)));
   }
   if (rows->stands()) store_->standing.Add(rows);
   auto offer = std::make_shared<Offer>();

@@ -47,7 +47,7 @@ bool GroupReduction::Advance(Instant now) {
     return false;
   }
   Copy();
-  if (own_ != nullptr && own_->ready() < own_->size()) return false;
+  if (!Readable()) return false;
   links_.Progress(now);
   return hears_ = true;
 }
@@ -103,11 +103,12 @@ void GroupReduction::Staged() {
     options.staging = staging_->data();
   }
   const Layout* row = &row_;  // a null's sizes alone count
-  if (part_.device() && part_.contributes()) {
+  const bool at_hand = part_.own_row() && (!part_.device() || store->outbox.host());
+  if (at_hand) {
+    row_ = part_.shape().Over(store->contributed());
+  } else if (part_.device() && part_.contributes()) {
     own_ = context_.buffers->Get(part_.shape().bytes());
     row_ = part_.shape().Over(own_->data());
-  } else if (!part_.device() && part_.own_row()) {
-    row_ = part_.shape().Over(store->contributed());
   } else {
     row = &part_.shape();
   }
@@ -119,8 +120,15 @@ void GroupReduction::Copy() {
   if (own_ == nullptr || copied_) return;
   copied_ = true;
   const ReplicaStore& store = *context_.store;
-  const Memory::Place part = part_.own_row() ? Memory::In(store.outbox.data()) : Memory::Tensors();
+  const Memory::Place part = part_.own_row() ? Memory::In(store.outbox) : Memory::Tensors();
   own_->Expect(store.memory->Combine(part_.shape(), Memory::InHost(own_->data(), own_), {{part}}));
+}
+
+// What is contributed is all in host memory.
+bool GroupReduction::Readable() const {
+  if (own_ != nullptr) return own_->ready() == own_->size();
+  Transfer* const written = part_.own_row() ? context_.store->outbox_written.get() : nullptr;
+  return written == nullptr || written->ready() >= part_.shape().bytes();
 }
 
 bool GroupReduction::HandedOver() {
@@ -280,7 +288,7 @@ std::optional<Status> GroupReduction::End(Instant now) {
 }
 
 Memory::Place GroupReduction::ResultRow() const {
-  if (part_.ReplacesOutbox(started_)) return Memory::In(context_.store->outbox.data());
+  if (part_.ReplacesOutbox(started_)) return Memory::In(context_.store->outbox);
   if (started_) return Memory::In(context_.plane->result());
   if (arriving_ != nullptr) return Memory::In(const_cast<std::byte*>(arriving_));
   return staging_ ? Memory::InHost(staging_->data(), staging_) : Memory::Tensors();
@@ -350,7 +358,7 @@ void GroupReduction::AddToBase(const Memory::Place& mean) {
   for (std::size_t i = 0; i < reduction_->settled().size(); ++i) {
     if (!reduction_->settled()[i]) continue;
     const std::size_t offset = i * cell;
-    const Memory::Place to[] = {Memory::In(store->base.data() + offset), Memory::Tensors()};
+    const Memory::Place to[] = {Memory::In(store->base, offset), Memory::Tensors()};
     const Memory::Input from[] = {{Memory::InHost(staging_->data() + offset, staging_)}};
     store->memory->Combine(part_.shape(), offset, std::min(cell, part_.shape().bytes() - offset),
                            to, from);

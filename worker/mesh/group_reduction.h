@@ -118,7 +118,7 @@ class GroupReduction {
   // Frames that come now are to be kept: it may take them later.
   bool waits() const { return failure_.ok() && !hears_ && !started_; }
   // The own part is being copied to host memory.
-  bool copies() const { return waits() && copied_; }
+  bool copies() const { return waits() && (copied_ || !Readable()); }
 
  private:
   const Group& group() const { return links_.group(); }
@@ -131,6 +131,7 @@ class GroupReduction {
   void Staged();
   void NoteLanding();
   void Copy();
+  bool Readable() const;
   void StartPlane(Instant now);
   void Connect();
 

@@ -110,7 +110,9 @@ void Mesh::JoinRun(RunId run, const Plan& plan, DurationNs lease, MeshProtection
   store_->Prepare(plan);
   exchange_.SetTimeout(timeout_);
   exchange_.Join(directory_.self(), run, plan);
-  link_.Use(plane_ != nullptr && protection.MayUseNccl() ? &plane_->communicators() : nullptr);
+  const bool on_plane =
+      plane_ != nullptr && protection.MayUseNccl() && !store_->ContributesFromHost(plan);
+  link_.Use(on_plane ? &plane_->communicators() : nullptr);
   link_.Join(directory_.self(), run);
   transport_->ShowKeys(protection.security == MeshSecurity::kCurve, directory_.own());
   const bool same = run == directory_.run() && protection == protection_;

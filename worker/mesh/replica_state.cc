@@ -21,9 +21,9 @@ void AveragedState::Take(Memory* memory, bool step_begins) {
   caller_newer_ = step_begins && mixes_first_;
   if (caller_newer_) {
     memory->Size(&given_, MemoryUse::kState, shadow_.size());
-    memory->Combine(tensors_, Memory::In(given_.data()), {{Memory::In(shadow_.data())}});
+    memory->Combine(tensors_, Memory::In(given_), {{Memory::In(shadow_)}});
   } else {
-    memory->Combine(tensors_, Memory::In(shadow_.data()), {{Memory::Tensors()}});
+    memory->Combine(tensors_, Memory::In(shadow_), {{Memory::Tensors()}});
   }
   newer_ = false;
 }
@@ -33,10 +33,9 @@ bool AveragedState::Give(Memory* memory) {
   const bool newer = newer_.exchange(false);
   const Memory::Place to = Memory::Tensors();
   if (newer && caller_newer_) {
-    memory->Combine(tensors_, to,
-                    {{to}, {Memory::In(given_.data()), kMinus}, {Memory::In(shadow_.data())}});
+    memory->Combine(tensors_, to, {{to}, {Memory::In(given_), kMinus}, {Memory::In(shadow_)}});
   } else if (newer) {
-    memory->Combine(tensors_, to, {{Memory::In(shadow_.data())}});
+    memory->Combine(tensors_, to, {{Memory::In(shadow_)}});
   }
   return caller_newer_;
 }
@@ -52,7 +51,7 @@ void KeptState::Set(const std::vector<Tensor>& tensors) {
 void KeptState::Copy(Memory* memory) {
   copied_ = --copies_due_ > 0;
   memory->Size(&copy_, MemoryUse::kState, copied_ ? bytes() : 0);
-  if (copied_) memory->Combine(tensors_, Memory::In(copy_.data()), {{Memory::Tensors()}});
+  if (copied_) memory->Combine(tensors_, Memory::In(copy_), {{Memory::Tensors()}});
 }
 
 bool KeptState::CanBeCopied() {

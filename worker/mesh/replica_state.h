@@ -87,9 +87,7 @@ class KeptState {
   // Whether it can be copied now, with the parameters as they are, and from where. For a peer that
   // asks.
   bool CanBeCopied();
-  Memory::Place Place() const {
-    return lent || in_calls_ ? Memory::Tensors() : Memory::In(copy_.data());
-  }
+  Memory::Place Place() const { return lent || in_calls_ ? Memory::Tensors() : Memory::In(copy_); }
 
   // Whether the caller is in a call, or in its `apply`, with the mutex. The background thread's.
   bool lent = false;

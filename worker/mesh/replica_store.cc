@@ -23,18 +23,28 @@ std::size_t ReplicaStore::TrainingRow(const Plan& plan) const {
   return memory->device() || stays ? gradients.bytes() : 0;
 }
 
-std::size_t ReplicaStore::TrainingBytes(const Plan& plan) const {
+ReplicaStore::RowBytes ReplicaStore::TrainingBytes(const Plan& plan) const {
   const Rows rows = RowsOf(plan);
   const std::size_t row = NeedsGradients(plan) ? gradients.bytes() : parameters.bytes();
-  const int others = int{rows.initial} + int{KeepsOutbox(plan)} +
-                     int{rows.inbox && !AveragesInBackground(plan)} + int{rows.base};
+  const int moved =
+      int{KeepsOutbox(plan)} + int{rows.inbox && !AveragesInBackground(plan)} + int{rows.base};
+  RowBytes bytes;
+  (memory->device() && !memory->rows_on_host() ? bytes.device : bytes.host) =
+      static_cast<std::size_t>(moved) * row;
+  std::size_t& here = memory->device() ? bytes.device : bytes.host;
+  here += averaged.bytes() + (rows.initial ? row : 0);
+  if (ContributesFromHost(plan)) {
+    bytes.host += row;
+    return bytes;
+  }
   std::size_t results = TrainingRow(plan);
   // On a device, what replaces something goes by windows; of models only where all members are
   // there (OwnPart::Commits).
   const bool replaces = TrainsInGroups(plan) && results == 0;
   const bool late = DrawnAhead(plan) && !AveragesInBackground(plan);
   if (memory->device() && replaces) results = late ? row : std::min(row, DevicePlane::kWindowBytes);
-  return results + static_cast<std::size_t>(others) * row + averaged.bytes();
+  here += results;
+  return bytes;
 }
 
 // What is small may still want one.
@@ -70,6 +80,7 @@ void ReplicaStore::UseMemory(std::unique_ptr<Memory> other) {
   const std::lock_guard lock(mutex);
   Empty();
   for (Row* row : {&initial, &outbox, &inbox.row, &base, &before}) *row = Row();
+  outbox_written.reset();
   averaged.Forget();
   kept.Forget();
   other->UseMeter(memory->meter());
@@ -144,19 +155,16 @@ void ReplicaStore::Deposit() {
     memory->Size(&outbox, MemoryUse::kOutbox, gradients.bytes());
     owes = false;
   }
-  const Memory::Place sum = Memory::In(outbox.data());
-  if (owes) {
-    memory->Combine(gradients, sum, {{sum}, {Memory::Tensors()}});
-  } else {
-    memory->Combine(gradients, sum, {{Memory::Tensors()}});
-  }
+  const Memory::Place sum = Memory::In(outbox);
+  outbox_written = owes ? memory->Combine(gradients, sum, {{sum}, {Memory::Tensors()}})
+                        : memory->Combine(gradients, sum, {{Memory::Tensors()}});
   owes = true;
 }
 
 bool ReplicaStore::TakeInbox() {
   if (inbox.rounds == 0) return false;
   PRD_CHECK(inbox.row.size() == gradients.bytes());
-  memory->Combine(gradients, Memory::Tensors(), {{Memory::In(inbox.row.data())}});
+  memory->Combine(gradients, Memory::Tensors(), {{Memory::In(inbox.row)}});
   inbox.rounds = 0;
   return true;
 }
@@ -165,9 +173,9 @@ void ReplicaStore::AddToInbox(const Memory::Place& result, Iteration round, bool
   const bool newest = inbox.rounds == 0 || round > inbox.iteration;
   if (inbox.rounds == 0 || (latest_only && newest)) {
     memory->Size(&inbox.row, MemoryUse::kInbox, gradients.bytes());
-    memory->Combine(gradients, Memory::In(inbox.row.data()), {{result}});
+    memory->Combine(gradients, Memory::In(inbox.row), {{result}});
   } else if (!latest_only) {
-    const Memory::Place sum = Memory::In(inbox.row.data());
+    const Memory::Place sum = Memory::In(inbox.row);
     memory->Combine(gradients, sum, {{sum}, {result}});
   }
   ++inbox.rounds;
@@ -185,7 +193,7 @@ const std::byte* ReplicaStore::LandArriving(Iteration round, bool latest_only) {
   const bool newest = inbox.rounds == 0 || round > inbox.iteration;
   const bool replaces = inbox.rounds == 0 || (latest_only && newest);
   if (!replaces) {
-    AddToInbox(Memory::In(arriving.data()), round, latest_only);
+    AddToInbox(Memory::In(arriving), round, latest_only);
     return arriving.data();
   }
   std::swap(arriving, inbox.row);
@@ -200,8 +208,7 @@ std::optional<std::int64_t> ReplicaStore::AddInbox() {
   Unfold();
   if (folded) return std::nullopt;
   AboutToChange();
-  memory->Combine(parameters, Memory::Tensors(),
-                  {{Memory::Tensors()}, {Memory::In(inbox.row.data())}});
+  memory->Combine(parameters, Memory::Tensors(), {{Memory::Tensors()}, {Memory::In(inbox.row)}});
   averaged.Written();
   iteration += std::exchange(inbox.gain, 0);
   return inbox.rounds.exchange(0);
@@ -210,10 +217,10 @@ std::optional<std::int64_t> ReplicaStore::AddInbox() {
 std::shared_ptr<Transfer> ReplicaStore::ReadVirtual(const Memory::Place& row) const {
   const Memory::Input now = {Memory::Tensors()};
   if (inbox.rounds == 0) return memory->Combine(parameters, row, {now});
-  const Memory::Input changes = {Memory::In(inbox.row.data())};  // first: `row` may be there
+  const Memory::Input changes = {Memory::In(inbox.row)};  // first: `row` may be there
   if (!folded) return memory->Combine(parameters, row, {changes, now});
   if (before.empty()) return memory->Combine(parameters, row, {changes});
-  memory->Combine(parameters, row, {changes, {Memory::In(before.data()), kMinus}});  // as Unfold
+  memory->Combine(parameters, row, {changes, {Memory::In(before), kMinus}});  // as Unfold
   return memory->Combine(parameters, row, {{row}, now});
 }
 
@@ -223,7 +230,7 @@ std::shared_ptr<Transfer> ReplicaStore::ReadShared(const Memory::Place& row) con
 }
 
 std::optional<Memory::Place> ReplicaStore::SharedPlace() const {
-  if (!base.empty()) return Memory::In(base.data());
+  if (!base.empty()) return Memory::In(base);
   if (background && inbox.rounds != 0) return std::nullopt;
   return Memory::Tensors();
 }
@@ -237,21 +244,21 @@ void ReplicaStore::SwapBoxes() {
 void ReplicaStore::TakeVirtual() {
   Unfold();
   if (inbox.rounds != 0 && !memory->device()) {
-    ReadVirtual(Memory::In(inbox.row.data()));
+    ReadVirtual(Memory::In(inbox.row));
     owes = folded = folding = true;
     return;
   }
   if (outbox.empty() && inbox.rounds == 0) SwapBoxes();
   memory->Size(&outbox, MemoryUse::kOutbox, parameters.bytes());
-  ReadVirtual(Memory::In(outbox.data()));
+  outbox_written = ReadVirtual(Memory::In(outbox));
   owes = true;
 }
 
 void ReplicaStore::TakeChange(const Memory::Place& average, Weight initial_share) {
   PRD_CHECK(owes && outbox.size() == parameters.bytes());
-  const Memory::Place own = Memory::In(outbox.data());
+  const Memory::Place own = Memory::In(outbox);
   memory->Combine(parameters, own,
-                  {{own, kMinus}, {average}, {Memory::In(initial.data()), initial_share}});
+                  {{own, kMinus}, {average}, {Memory::In(initial), initial_share}});
 }
 
 void ReplicaStore::LandChange(Iteration gain) {
@@ -264,16 +271,16 @@ void ReplicaStore::LandChange(Iteration gain) {
   } else if (inbox.rounds++ == 0) {
     SwapBoxes();
   } else {
-    const Memory::Place sum = Memory::In(inbox.row.data());
-    memory->Combine(parameters, sum, {{sum}, {Memory::In(outbox.data())}});
+    const Memory::Place sum = Memory::In(inbox.row);
+    memory->Combine(parameters, sum, {{sum}, {Memory::In(outbox)}});
   }
   inbox.gain += gain;
 }
 
 void ReplicaStore::Unfold() {
   if (!folded || folding) return;
-  const Memory::Place row = Memory::In(inbox.row.data());
-  const Memory::Place start = before.empty() ? Memory::Tensors() : Memory::In(before.data());
+  const Memory::Place row = Memory::In(inbox.row);
+  const Memory::Place start = before.empty() ? Memory::Tensors() : Memory::In(before);
   memory->Combine(parameters, row, {{row}, {start, kMinus}});
   owes = folded = false;
   before = Row();
@@ -284,20 +291,20 @@ void ReplicaStore::KeepBefore() {
   Unfold();
   if (!folded || !before.empty()) return;
   memory->Size(&before, MemoryUse::kOutbox, parameters.bytes());
-  memory->Combine(parameters, Memory::In(before.data()), {{Memory::Tensors()}});
+  memory->Combine(parameters, Memory::In(before), {{Memory::Tensors()}});
 }
 
 void ReplicaStore::TakeDifference() {
   PRD_CHECK(base.size() == parameters.bytes());
   memory->Size(&outbox, MemoryUse::kOutbox, base.size());
-  memory->Combine(parameters, Memory::In(outbox.data()),
-                  {{Memory::Tensors()}, {Memory::In(base.data()), kMinus}});
+  outbox_written = memory->Combine(parameters, Memory::In(outbox),
+                                   {{Memory::Tensors()}, {Memory::In(base), kMinus}});
 }
 
 void ReplicaStore::AddToBase(const Memory::Place& mean, double share) {
   PRD_CHECK(base.size() == parameters.bytes());
   AboutToChange();
-  const Memory::Place start = Memory::In(base.data());
+  const Memory::Place start = Memory::In(base);
   const Memory::Place to[] = {start, Memory::Tensors()};
   const Memory::Input from[] = {{start}, {mean, WeightOf(share)}};
   memory->Combine(parameters, 0, parameters.bytes(), to, from);
@@ -306,8 +313,8 @@ void ReplicaStore::AddToBase(const Memory::Place& mean, double share) {
 
 std::shared_ptr<Transfer> ReplicaStore::TakeDelta(double share, const Memory::Place& delta) const {
   PRD_CHECK(base.size() == parameters.bytes());
-  return memory->Combine(parameters, delta,
-                         {{Memory::Tensors()}, {Memory::In(base.data()), kMinus}}, WeightOf(share));
+  return memory->Combine(parameters, delta, {{Memory::Tensors()}, {Memory::In(base), kMinus}},
+                         WeightOf(share));
 }
 
 void ReplicaStore::Mix(double own_weight, std::span<const Weighted> others) {
@@ -324,8 +331,7 @@ void ReplicaStore::Mix(double own_weight, std::span<const Weighted> others) {
 
 void ReplicaStore::SetParameters(const Memory::Place& row, Weight initial_share) {
   AboutToChange();
-  memory->Combine(parameters, Memory::Tensors(),
-                  {{row}, {Memory::In(initial.data()), initial_share}});
+  memory->Combine(parameters, Memory::Tensors(), {{row}, {Memory::In(initial), initial_share}});
   ReplacedParameters();
 }
 
@@ -340,14 +346,14 @@ void ReplicaStore::SetWhole(const Memory::Place& row) {
 void ReplicaStore::KeepInitial() {
   AboutToChange();
   memory->Size(&initial, MemoryUse::kInitial, parameters.bytes());
-  memory->Combine(parameters, Memory::In(initial.data()), {{Memory::Tensors()}});
+  memory->Combine(parameters, Memory::In(initial), {{Memory::Tensors()}});
 }
 
 void ReplicaStore::SetBase() {
   AboutToChange();
   partly_averaged.cells.clear();
   memory->Size(&base, MemoryUse::kBase, parameters.bytes());
-  memory->Combine(parameters, Memory::In(base.data()), {{Memory::Tensors()}});
+  memory->Combine(parameters, Memory::In(base), {{Memory::Tensors()}});
 }
 
 }  // namespace prd

@@ -29,7 +29,8 @@ struct ReplicaStore {
   std::mutex mutex;
   // Written under the mutex; atomic so that the caller may ask for it at any time, in `apply` too.
   std::atomic<Iteration> iteration = 0;
-  // Where the tensors and all rows below are. Set with parameters and gradients.
+  // Where the tensors and all rows below are, but for Memory::rows_on_host. Set with parameters and
+  // gradients.
   std::unique_ptr<Memory> memory = std::make_unique<HostMemory>();
   // The initial model as a row of bytes; empty when it is not kept.
   Row initial;
@@ -48,6 +49,8 @@ struct ReplicaStore {
   // added to it.
   Row outbox;
   bool owes = false;
+  // Until when a device writes what is to be contributed, where the outbox is in host memory.
+  std::shared_ptr<Transfer> outbox_written;
 
   // What has come, and no parameters have yet.
   struct Inbox {
@@ -143,11 +146,19 @@ struct ReplicaStore {
   // Bytes of the row that the results of training's groups come to in host memory. 0: there are no
   // such groups, or their results take the place of what was contributed.
   std::size_t TrainingRow(const Plan& plan) const;
-  // Whether a worker that trains keeps a row for the outbox.
+  // Whether a worker that trains keeps a row for the outbox; and whether groups of training reduce
+  // that row from host memory, though the replica is on a device.
   bool KeepsOutbox(const Plan& plan) const;
-  // Bytes of all rows of a worker that trains; of hop and ssp without what they exchange. Where the
-  // averages of AveragesInBackground overlap, they need another one.
-  std::size_t TrainingBytes(const Plan& plan) const;
+  bool ContributesFromHost(const Plan& plan) const {
+    return memory->rows_on_host() && TrainsInGroups(plan) && KeepsOutbox(plan);
+  }
+  // Bytes of all rows of a worker that trains, where they are; of hop and ssp without what they
+  // exchange. Where the averages of AveragesInBackground overlap, they need another one.
+  struct RowBytes {
+    std::size_t host = 0;
+    std::size_t device = 0;
+  };
+  RowBytes TrainingBytes(const Plan& plan) const;
   // Bytes of the longest row that a group reduces.
   std::size_t LongestRow() const {
     return std::max({BeginsWith()->bytes(), parameters.bytes(), gradients.bytes()});

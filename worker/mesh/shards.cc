@@ -65,7 +65,7 @@ void Shards::Keep(std::uint32_t shard, std::shared_ptr<Buffer> state) {
     state = buffers_->Get(bytes);
     PRD_CHECK(store_->base.size() == store_->parameters.bytes());
     const Memory::Place to = Memory::InHost(state->data(), state);
-    const Memory::Input from = {Memory::In(store_->base.data() + range.begin)};
+    const Memory::Input from = {Memory::In(store_->base, range.begin)};
     state->Expect(store_->memory->Combine(store_->parameters, range.begin, range.length,
                                           std::span(&to, 1), std::span(&from, 1)));
     state->Wait();
@@ -125,7 +125,7 @@ void Shards::Read(std::uint32_t shard, std::shared_ptr<const Buffer> values, boo
   const std::lock_guard lock(store_->mutex);
   PRD_CHECK(store_->base.size() == store_->parameters.bytes());
   store_->AboutToChange();
-  const Memory::Place to[] = {Memory::Tensors(), Memory::In(store_->base.data() + range.begin)};
+  const Memory::Place to[] = {Memory::Tensors(), Memory::In(store_->base, range.begin)};
   const Memory::Input read = {Memory::InHost(values->data(), values)};
   const auto combine = [&](std::span<const Memory::Place> into,
                            std::initializer_list<Memory::Input> from) {

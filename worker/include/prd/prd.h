@@ -121,7 +121,7 @@ typedef struct prd_options {
   int64_t batch; /* since 1.5, as the next */
   int64_t max_share;
   uint32_t accumulates;
-  uint32_t reserved; /* 0 */
+  uint32_t rows_on_host; /* since 1.7; before, reserved and 0 */
 } prd_options;
 
 typedef struct prd_tensor {

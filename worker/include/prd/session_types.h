@@ -48,6 +48,11 @@ struct SessionOptions {
   std::chrono::milliseconds reduce_timeout{0};
   // NCCL communicators that this worker keeps at most, 1 or more. PRD_MAX_COMMUNICATORS.
   int max_communicators = 64;
+  // The rows `outbox`, `inbox` and `base` of a replica on a GPU are in pinned host memory. So the
+  // GPU has room for a larger model, and groups that reduce such a row go through host memory, not
+  // over NCCL. May differ between workers. worker/README.md, "Memory", has which engines have such
+  // rows. PRD_ROWS_ON_HOST=1.
+  bool rows_on_host = false;
   // Which start of the training program this is: workers of two launches are never in one run, so
   // that the rest of a job that was started again does not join the new one. Empty: not told.
   // PRD_LAUNCH, or what the launcher gives (worker/README.md).

@@ -23,7 +23,7 @@ class Options(Sized):
         ("timeout_ms", c.c_int64), ("start_timeout_ms", c.c_int64), ("reduce_timeout_ms", c.c_int64),
         ("goal_steps", c.c_int64), ("goal_samples", c.c_int64), ("check_tensors", c.c_uint32), ("queue_log", c.c_uint32),
         ("mesh_ports", c.c_char_p), ("announce_address", c.c_char_p),
-        ("batch", c.c_int64), ("max_share", c.c_int64), ("accumulates", c.c_uint32), ("reserved", c.c_uint32),
+        ("batch", c.c_int64), ("max_share", c.c_int64), ("accumulates", c.c_uint32), ("rows_on_host", c.c_uint32),
     ]
 
 

@@ -235,11 +235,12 @@ class Session:
     def __init__(self, *, job=None, controller=None, rank=None, world_size=None, address=None, launch=None, timeout=None,
                  start_timeout=None, reduce_timeout=None, max_communicators=None, goal_steps=None, goal_samples=None,
                  check_tensors=None, curve_server_key=None, curve_public_key=None, curve_secret_key=None, mesh_ports=None, announce_address=None,
-                 batch=None, max_share=None, accumulates=None, log=None):
+                 batch=None, max_share=None, accumulates=None, rows_on_host=None, log=None):
         """Times are in seconds. `log`: called with each line that tells whom a call waits for; stderr unless given.
 
         batch: samples of one step of all workers together, which `share` divides. max_share: the most that this worker computes at
-        once. accumulates: the training loop goes on with a step that is `partial`.
+        once. accumulates: the training loop goes on with a step that is `partial`. rows_on_host: what the library keeps
+        beside a model on a GPU is in host memory, as far as it can be.
         """
         given = {name: value for name, value in locals().items() if name not in ("self", "log")}
         process = sys.modules.get("multiprocessing.process")
