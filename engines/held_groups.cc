@@ -35,17 +35,29 @@ Instant HeldGroups::GivesUpAt() const {
          run_.spec.lease_ms * kMillisecond;
 }
 
-void HeldGroups::LeaveFewBehind(const GroupFormed& form) {
-  if (run_.now() < GivesUpAt()) return;
+bool HeldGroups::LeaveFewBehind(const std::vector<Rank>& ranks) {
+  if (run_.now() < GivesUpAt()) return false;
   tried_since_ = run_.now();
-  const std::vector<Rank> ranks = RanksOf(form);
   std::vector<std::string> hosts;
   for (const Rank rank : ranks) hosts.push_back(run_.roster[rank].host);
-  for (const Rank rank : FewInTheWay(ranks, hosts, links_.broken())) {
+  const std::vector<Rank> few = FewInTheWay(ranks, hosts, links_.broken());
+  for (const Rank rank : few) {
     links_.LeaveApart(rank);
     run_.LeaveBehind(rank, "most others do not reach it, and no group has worked for " +
                                std::to_string(run_.spec.lease_ms) + " ms (lease_ms)");
   }
+  return !few.empty();
+}
+
+bool HeldGroups::GivesUp() {
+  if (!tried_since_) tried_since_ = run_.now();
+  if (run_.now() >= GivesUpAt()) return true;
+  judge_at_ = GivesUpAt();
+  return false;
+}
+
+bool HeldGroups::MeetWithoutFew(WorkerState state) {
+  return GivesUp() && LeaveFewBehind(run_.roster.RanksIn(state));
 }
 
 void HeldGroups::Clear() {
@@ -94,7 +106,7 @@ void HeldGroups::Look() {
   std::vector<GroupFormed> held;
   held.swap(held_);
   for (GroupFormed& form : held) {
-    if (judges && CanBegin(form)) LeaveFewBehind(form);
+    if (judges && CanBegin(form)) LeaveFewBehind(RanksOf(form));
     if (!CanBegin(form) || OthersWouldHelp(form)) {
       Drop(form);
     } else if (changed_ || judges) {
@@ -124,10 +136,7 @@ void HeldGroups::Drop(const GroupFormed& form) {
 
 bool HeldGroups::CanMeet(WorkerState state) const {
   if (links_.broken().empty()) return true;
-  std::vector<Rank> ranks;
-  for (Rank rank = 0; rank < run_.roster.size(); ++rank) {
-    if (run_.roster[rank].state == state) ranks.push_back(rank);
-  }
+  std::vector<Rank> ranks = run_.roster.RanksIn(state);
   return ranks.size() < 2 || !RingAround(std::move(ranks), links_.broken()).empty();
 }
 

@@ -3,7 +3,8 @@
 //
 // A held group is announced once its links work, or dropped once other members would help or one of
 // its members is not ready any more. If no group has worked for a lease, most go on without the few
-// whose links are in the way (FewInTheWay): these are left behind. Not thread safe.
+// whose links are in the way (FewInTheWay): these are left behind. So it is with the final average.
+// Not thread safe.
 #ifndef PRD_ENGINES_HELD_GROUPS_H_
 #define PRD_ENGINES_HELD_GROUPS_H_
 
@@ -46,6 +47,12 @@ class HeldGroups {
   const std::optional<Instant>& judge_at() const { return judge_at_; }
   // A group of all workers in this state could work.
   bool CanMeet(WorkerState state) const;
+  // Others wait for workers that are out of reach: true once that has been so for a lease in which
+  // no group has worked.
+  bool GivesUp();
+  // All workers in this state are to meet, and cannot. True: most of them can, without the few that
+  // have been left behind now.
+  bool MeetWithoutFew(WorkerState state);
   // "group 7 of ranks 0, 1 is held back until it can work ..."; empty: not with this worker.
   std::string Words(Instant now, Rank rank) const;
 
@@ -56,7 +63,8 @@ class HeldGroups {
   void Hold(GroupFormed form);
   // Until then groups whose members do not all reach each other may yet work.
   Instant GivesUpAt() const;
-  void LeaveFewBehind(const GroupFormed& form);
+  // False: nobody.
+  bool LeaveFewBehind(const std::vector<Rank>& ranks);
   bool CanHold(GroupKind kind) const;
   bool CanBegin(const GroupFormed& form) const;
   bool JoinersWait() const;

@@ -19,6 +19,14 @@ Rank Roster::Free() const {
   return rank;
 }
 
+std::vector<Rank> Roster::RanksIn(WorkerState state) const {
+  std::vector<Rank> ranks;
+  for (Rank rank = 0; rank < size(); ++rank) {
+    if (rows_[RankIndex(rank)].state == state) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
 GroupMember Roster::Describe(Rank rank) const {
   const RunWorker& worker = (*this)[rank];
   return {.rank = rank,

@@ -32,6 +32,7 @@ class Roster {
   int live() const { return live_; }           // workers that are present
   int resuming() const { return resuming_; }   // workers that said Resume, and have no answer
   int Count(WorkerState state) const { return counts_[static_cast<std::size_t>(state)]; }
+  std::vector<Rank> RanksIn(WorkerState state) const;
   // What others need to reach the worker.
   GroupMember Describe(Rank rank) const;
 

@@ -467,6 +467,7 @@ Run::Phase Run::phase() const {
 void Run::Progress() {
   if (start_.doubted()) LookAtDoubtedStart();
   MoveWorkersOn();
+  EndWithoutCutOff();
   const Phase now = phase();
   if (now != Phase::kForming) start_.EndGrace();
   switch (now) {
@@ -495,6 +496,18 @@ void Run::Progress() {
       break;
   }
   if (live() == 0 && !ended() && start_workers() > 0 && !Awaits(last_now())) EndWithoutWorkers();
+}
+
+// The others have finished, and wait for workers that cannot copy a model before they train.
+void Run::EndWithoutCutOff() {
+  const int joining = Count(State::kJoining), finishing = Count(State::kFinishing);
+  if (joining == 0 || finishing == 0 || joining + finishing != live() || switching()) return;
+  const std::vector<Rank> ranks = roster_.RanksIn(State::kJoining);
+  const auto cut_off = [this](Rank rank) { return copies_.CutOff(rank); };
+  if (!std::all_of(ranks.begin(), ranks.end(), cut_off) || !held_.GivesUp()) return;
+  for (const Rank rank : ranks) {
+    context_.LeaveBehind(rank, "the others have finished, and do not reach it");
+  }
 }
 
 // Lets workers leave, go on, copy and join as far as they can.
@@ -546,7 +559,7 @@ void Run::MakeStart() {
 
 // Forms a group of all workers in `from`, if they can meet: the common start or the final average.
 void Run::Gather(GroupKind kind, State from, State to) {
-  if (!held_.CanMeet(from)) return;
+  if (!held_.CanMeet(from) && (kind != GroupKind::kFinal || !held_.MeetWithoutFew(from))) return;
   GroupFormed form{
       .id = (*groups_.next())++, .kind = kind, .members = {}, .iteration = 0, .reason = {}};
   std::vector<Rank> ranks;

@@ -139,6 +139,7 @@ class Run final : private RunActions, public RunState {
   // The engine hears of a worker that has become active.
   void Join(Rank rank, Iteration newest, const std::string& reason);
   void Progress();
+  void EndWithoutCutOff();
   void MoveWorkersOn();
   void MakeStart();
   void EndAverage();

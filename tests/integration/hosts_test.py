@@ -158,6 +158,21 @@ class Training(unittest.TestCase):
                 ends = [worker.end() for worker in workers]
                 self.assertEqual(len({end["sum"] for end in ends}), 1, ends)
 
+    def test_the_others_end_without_a_host_that_they_do_not_reach(self):
+        """The job ends while a host is cut off. Its worker has no part in the model, and does not say that it has."""
+        config = '[[job]]\nname = "toy"\nengine = "all-reduce"\nworkers = 3\nlease_ms = 1000\nheartbeat_ms = 200\n'
+        with hosts.Hosts(4, "100mbit") as at, \
+                cluster.Cluster(BIN, config, inside=at.enter(3), address=at.address(3)) as c:  # fmt: skip
+            workers = [c.worker(rank, steps=100_000, step_ms=5, size=FLOATS, inside=at.enter(rank)) for rank in range(3)]
+            workers[0].wait_for(lambda line: line.get("step") == 5, "step 5")
+            for other in range(2):
+                at.cut(other, 2)
+            cluster.wait_until(lambda: [step for step in workers[0].steps() if sorted(step["members"]) == [0, 1]], "the others wait")
+            c.prdctl("end", "toy")
+            ends = [worker.end() for worker in workers[:2]]
+            self.assertEqual(len({end["sum"] for end in ends}), 1, ends)
+            self.assertIn("the job's workers finished it while this one was away", workers[2].fail())
+
     def test_a_cut_link_fails_its_groups_and_is_named(self):
         """Four hosts with a worker each, in groups of all four around a ring. The link between two neighbours on it is cut until
         one of them has named it, and is whole again afterwards."""

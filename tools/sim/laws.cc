@@ -265,6 +265,7 @@ void Laws::OnLeft(Run* run, Instant now, const WorkerLeft& left) {
       (run->broken && (left.reason.starts_with("it reaches no worker") ||
                        left.reason.starts_with("most workers lack its model") ||
                        left.reason.starts_with("most others do not reach it") ||
+                       left.reason.starts_with("the others have finished, and do not") ||
                        (!run->begun && left.reason.starts_with("most workers have not got"))));
   if (left.why == LeftReason::kEvicted && !behind) {
     throw Violation("no-evictions", RankName(left.rank) + ": " + left.reason);

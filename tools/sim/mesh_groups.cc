@@ -175,6 +175,7 @@ void MeshGroups::CallOffSoon(Worker* worker, GroupId id, std::size_t index) {
   world_->After(world_->DelayNs(1e6), [this, worker, life = worker->life, id, index, give_up] {
     const Side& side = sides_[worker->number];
     if (!worker->Is(life) || !side.reducing || side.group != id) return;
+    if (worker->replica.Lost()) return;  // what its rows hold then is nobody's
     if (give_up) {
       worker->mesh->GiveUpReduce("the run calls it off");
     } else {
