@@ -154,7 +154,7 @@ Status Peers::OpenData(const std::string& endpoint, bool again, Peer* peer) {
                .proof = {},
                .server = {},
                .connects = again ? kReconnect : std::min(timeout_, kConnectAtMost),
-               .admits = again ? kHandshake : 0,
+               .admits = again && peer->stood ? kHandshake : 0,
                .delivers = timeout_},
               peer);
 }
@@ -212,7 +212,8 @@ void Peers::Seal(Sealer* sealer, Frame* frame) {
   *payload = std::move(sealed);
 }
 
-// The first of the queue. Over tcp it is kept until it is acknowledged: the link shares its bytes.
+// The first of the queue. Over tcp it is kept until it is acknowledged, over ipc until the link
+// stands, and shares its bytes with the link.
 Link::Sent Peers::HandNext(Peer* peer) {
   Frame& frame = peer->queue.front();
   if (peer->tcp && frame.header.number == 0) {
@@ -232,6 +233,8 @@ Link::Sent Peers::HandNext(Peer* peer) {
       peer->unacknowledged_bytes -= BytesOf(oldest);
       peer->unacknowledged.pop_front();
     }
+  } else if (!peer->stood) {
+    peer->unacknowledged.push_back(std::move(frame));
   }
   peer->queue.pop_front();
   return sent;
@@ -429,7 +432,12 @@ bool Peers::Lost(const std::string& endpoint, Peer* peer) {
 }
 
 bool Peers::MayResume(Peer* peer) {
-  if (!peer->tcp || !peer->stood || peer->refused || peer->forgotten != 0) return false;
+  if (peer->refused || peer->forgotten != 0) return false;
+  if (!peer->stood) {  // the peer has read nothing of it
+    if (!peer->broke_at) peer->broke_at = now_;
+    return now_ - *peer->broke_at <= kReconnect;
+  }
+  if (!peer->tcp) return false;
   const bool owes = !peer->unacknowledged.empty() && peer->owes_since;
   if (peer->stands_since && owes) ++peer->vain;
   if (owes && peer->vain >= kVain && now_ - *peer->owes_since > timeout_) return false;
@@ -473,6 +481,7 @@ bool Peers::Broken(Peer* peer) {
     resumed_ += peer->stood ? 1 : 0;
     peer->stood = true;
     peer->stands_since = now_;
+    if (!peer->tcp) peer->unacknowledged.clear();
   }
   peer->refused = peer->refused || state.refused;
   return state.broken || peer->cut;

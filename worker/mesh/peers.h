@@ -9,8 +9,9 @@
 // in this way are one stream. If no new connection can be made within kReconnect, the connection is
 // lost: Service reports it, and its queue is dropped. So it is where connections are made and
 // nothing comes there through kVain of them, for the time limit: a path may swallow what is larger
-// than a handshake. Two kinds of connection are lost as soon as they break: ipc, which breaks only
-// when the peer's process ends, and one that the peer has never accepted.
+// than a handshake. A connection that has never stood is tried for as long: the peer may be about
+// to listen again, as its job asks for (Transport::ShowKeys). One over ipc that has stood is lost
+// as soon as it breaks, for the peer's process has ended.
 //
 // Signals (pings and pongs) may be lost, and do not wait behind data. A broken signal connection is
 // made anew by the next signal; attempts are at least kSignalReconnect apart.
