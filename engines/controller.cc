@@ -72,7 +72,7 @@ Status Controller::Restore(Instant now, RunId id, JobSpec spec, std::string_view
     return Status(Code::kDataLoss, "job " + run->spec().name + " has two runs that have not ended");
   }
   by_name_[run->spec().name] = id;
-  states_[id].snapshot_at = run->next_index();
+  states_[id].snapshot_at = from;
   links_.AddRun(now, *run);
   for (Rank rank = 0; RankIndex(rank) < run->workers().size(); ++rank) {
     const RunWorker& worker = run->workers()[RankIndex(rank)];

@@ -53,7 +53,10 @@ Status Replay::Add(const Record& record) {
                                 std::to_string(run_->id()) + " is missing before it");
   }
   if (!open_.empty()) {
-    if (!(open_.front() == record)) return Diverged(record, "the replay decides otherwise there");
+    if (!(open_.front() == record))
+      return Diverged(record,
+                      "the replay decides otherwise there: another version of prd has recorded "
+                      "it, or it is damaged");
     open_.pop_front();
     ++decisions_;
     return Status::Ok();

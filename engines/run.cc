@@ -61,11 +61,13 @@ std::array<std::optional<Instant>, 5> Run::OwnDeadlines() const {
 }
 
 Status Run::Load(std::string_view state) {
+  if (const std::string other = OtherVersion(state); !other.empty()) {
+    return Status(Code::kFailedPrecondition, other);
+  }
   StateArchive ar = StateArchive::Loader(state);
   Archive(ar);
   if (ar.ok() && ar.AtEnd() && Restore()) return Status::Ok();
-  return Status(Code::kDataLoss, "the snapshot of run " + std::to_string(id()) +
-                                     " is damaged, or of another version of prd");
+  return Status(Code::kDataLoss, "the snapshot of run " + std::to_string(id()) + " is damaged");
 }
 
 std::uint64_t Run::StateHash() const {

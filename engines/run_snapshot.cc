@@ -36,6 +36,16 @@ void RunWorker::Archive(StateArchive& ar) {
                                     (for_orders ? kForOrders : 0));
 }
 
+std::string RunState::OtherVersion(std::string_view state) {
+  StateArchive ar = StateArchive::Loader(state);
+  std::uint32_t version = 0;
+  ar(version);
+  constexpr std::uint32_t kMost = 1000;  // more is damage
+  if (!ar.ok() || version == kStateVersion || version > kMost) return {};
+  return "another version of prd has written it: its state has version " + std::to_string(version) +
+         ", and this prd's " + std::to_string(kStateVersion);
+}
+
 void RunState::Archive(StateArchive& ar) {
   std::uint32_t version = kStateVersion;
   ar(version);

@@ -118,6 +118,8 @@ class RunState {
 
   // In the order of the snapshot's format.
   void Archive(StateArchive& ar);
+  // Why a snapshot cannot be loaded that is of another kStateVersion; empty: it is of this one.
+  static std::string OtherVersion(std::string_view state);
   // After Archive has loaded: derives what a snapshot leaves out. False: the parts do not fit.
   bool Restore();
 

@@ -181,8 +181,10 @@ Status Daemon::OpenHistory(int signals) {
     const Status& full = history.status();
     if (full.code() != Code::kResourceExhausted) return full;
     if (!told) {
-      spdlog::error("{}. prd starts once there is room; workers wait, and nothing is lost",
-                    full.message());
+      spdlog::error(
+          "{}. prd starts once there is room; nothing is lost, and workers wait as long as their "
+          "PRD_TIMEOUT_MS says (a minute)",
+          full.message());
     }
     notifier_.TellStatus("waits for room on the disk of " + settings.state_dir);
     notifier_.Send("EXTEND_TIMEOUT_USEC=60000000");

@@ -45,9 +45,8 @@ Status RestoreRun(Instant now, const RocksHistory& history, const RunInfo& info,
                                        "), and its records before " + std::to_string(info.first) +
                                        " were removed (retain_bytes)");
     }
-    spdlog::warn(
-        "run {}: its snapshot cannot be used ({}); replaying the run from its first record", run,
-        status.message());
+    spdlog::warn("run {}: its snapshot cannot be used ({}); replaying all its {} records", run,
+                 status.message(), info.records);
   }
   return RestoreFrom(now, history, run, *spec, {}, controller);
 }

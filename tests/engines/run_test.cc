@@ -19,6 +19,11 @@ TEST_F(RunTest, AStateThatIsNoneIsRefused) {
   Running(PReduceOptions{}, 2);
   prd::Run broken(1, run_->spec());
   EXPECT_EQ(broken.Load("nonsense").code(), Code::kDataLoss);
+  std::string other = SaveState(*run_);
+  --other.front();  // its version
+  const Status status = broken.Load(other);
+  EXPECT_EQ(status.code(), Code::kFailedPrecondition);
+  EXPECT_NE(status.message().find("another version of prd"), std::string::npos);
 }
 
 // What was saved before there were operators is what is saved where they have done nothing.

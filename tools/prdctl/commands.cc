@@ -547,7 +547,7 @@ Status Replay(HistorySource& source, const std::string& run, const Console& cons
                 << replayer.decisions()
                 << " decisions are the recorded ones\nhash of the controller's state after them: "
                 << all.back()["state_hash"].get<std::string>()
-                << " (the same for the same history)\n";
+                << " (the same for the same history and version of prd)\n";
     if (replayer.open() > 0) {
       console.out
           << replayer.open()

@@ -72,7 +72,7 @@ extern "C" {
 
 /* Of this header. Libraries of one major version keep what its minor versions have. */
 #define PRD_ABI_MAJOR 1
-#define PRD_ABI_MINOR 6
+#define PRD_ABI_MINOR 7
 
 enum {
   PRD_DONE = 0,

@@ -4,7 +4,7 @@ import os
 
 from prd import places
 
-ABI_MAJOR, ABI_MINOR = 1, 6
+ABI_MAJOR, ABI_MINOR = 1, 7
 DONE, APPLY, PENDING = 0, 1, 2
 
 
