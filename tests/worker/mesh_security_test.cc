@@ -271,6 +271,39 @@ TEST_P(MeshSecurityTest, WhoeverIsNotAnnouncedYetWaits) {
   EXPECT_TRUE(job.FinishFetch(0).status.ok());
 }
 
+// Worker 1 has yet to hear by which mechanism its job's workers listen. What worker 0 sends
+// meanwhile is all that the other will ever get of it: its own part of the group is complete.
+TEST(MeshDoorTest, APeerThatIsYetToJoinIsConnectedToAgain) {
+  MeshJob job(2, EveryDType(9000), plans::kModels);
+  const Instant now = MeshNow();  // stands still: no time is too short
+  const auto turn = [&](const std::vector<MeshNode*>& nodes) {
+    std::vector<zmq::pollitem_t> items;
+    for (MeshNode* node : nodes) {
+      node->mesh->Service(now);
+      node->AppendPollItems(&items);
+    }
+    zmq::poll(items, std::chrono::milliseconds(1));
+  };
+  const auto join = [&](std::size_t w) {
+    job[w].mesh().JoinRun(1, plans::kModels, Mesh::kDefaultLease,
+                          {.security = MeshSecurity::kCurve});
+  };
+  Fill(&job[0].parameters, [] { return 3.0; });
+  join(0);
+  const Group group = job.MakeGroup(GroupKind::kInitial, 0, {0, 1}, {1, 0});
+  job[0].mesh().StartReduce(now, group, {}, 0, true);
+  for (int turns = 0; turns < 100; ++turns) turn({job[0].node.get()});
+  join(1);
+  job[1].mesh().Announce(now, group.members);
+  job[1].mesh().StartReduce(now, group, {}, 0, true);
+  const Instant deadline = MeshNow() + 20 * kSecond;
+  while (!job[1].node->reduced && MeshNow() < deadline) turn(job.Nodes());
+  ASSERT_TRUE(job[0].node->reduced && job[1].node->reduced);
+  EXPECT_TRUE(job[0].node->reduced->status.ok());
+  EXPECT_TRUE(job[1].node->reduced->status.ok());
+  EXPECT_EQ(ValuesOf(job[1].parameters), ValuesOf(job[0].parameters));
+}
+
 TEST_P(MeshSecurityTest, WhoeverIsNotAnnouncedWithinTheLeaseIsRefused) {
   MeshJob job(2, EveryDType(100), plans::kModels);
   for (std::size_t w = 0; w < 2; ++w) {
