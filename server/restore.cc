@@ -83,8 +83,9 @@ Result<RestoreSummary> RestoreRuns(Instant now, RocksHistory* history, Controlle
     ++summary.set_aside;
     spdlog::error(
         "run {} of job {} cannot be restored and is set aside ({}). Its records stay, and prdctl "
-        "shows them; its workers begin a new run",
-        info.run, info.job, status.message());
+        "shows them; its workers begin a new run as the config says, whatever operators have said "
+        "of this one, whose engine was {}",
+        info.run, info.job, status.message(), info.engine);
     PRD_RETURN_IF_ERROR(history->SetAside(info.run, status.message()));
   }
   return summary;

@@ -128,6 +128,7 @@ void ExchangeMeter::OnJoined(Instant now, const WorkerJoined& joined) {
 
 void ExchangeMeter::Enter(Instant now, Rank rank, Iteration iteration) {
   ExchangeRow& worker = workers_[rank];
+  if (worker.rank == kNoRank) worker.entered = now;
   worker.rank = rank;
   if (iteration <= worker.iteration) return;
   worker.iteration = iteration;
@@ -152,6 +153,10 @@ void ExchangeMeter::OnReady(Instant now, Rank rank, const Ready& ready) {
   // What counts for the others is that its update is stored.
   if (HasStore(plan_)) Reach(now, rank, ready.iteration);
   Track& track = tracks_[rank];
+  if (worker.rank == kNoRank) {  // of a trimmed run: when it came to this step is not there
+    track.step_ns = ready.step_ns;
+    return;
+  }
   track.step_ns = Possible(ready.step_ns, now - worker.entered);
   moving_ns_ += ShareOut(&worker, worker.entered + track.step_ns, now,
                          UpdatesFor(rank, worker.iteration), neighbours_.backups);

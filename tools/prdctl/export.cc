@@ -229,9 +229,11 @@ void TraceExporter::OnAnswer(Instant now, const QueryAnswered& answer) {
 
 void TraceExporter::OnExchanged(Instant now, Rank rank, const Ready& ready) {
   const Thread& thread = threads_[rank];
-  const Instant computed = thread.entered + Possible(ready.step_ns, now - thread.entered);
+  // Of a trimmed run that is not always known.
+  const Instant entered = thread.entered.value_or(now - ready.step_ns);
+  const Instant computed = entered + Possible(ready.step_ns, now - entered);
   const Json args = {{"iteration", ready.iteration}, {"samples", ready.samples}};
-  Slice("compute", rank, thread.entered, computed, args);
+  Slice("compute", rank, entered, computed, args);
   Slice(HasNeighbours(view_.plan()) ? "receive" : "push", rank, computed, now,
         {{"queued", ready.queued}, {"dropped", ready.dropped}, {"suppressed", ready.suppressed}});
 }

@@ -5,6 +5,7 @@
 #define PRD_TOOLS_PRDCTL_EXPORT_H_
 
 #include <map>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -81,7 +82,7 @@ class TraceExporter : public Exporter {
  protected:
   struct Thread {
     Instant ready;
-    Instant entered;  // its iteration, where there are no groups
+    std::optional<Instant> entered;  // its iteration, where there are no groups
     StepCounter counter;
     bool signalled = false;  // it stands, where groups form ahead
     Iteration awaited = -1;  // the round that it waits for with its last signal; -1: none

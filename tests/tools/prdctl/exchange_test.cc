@@ -324,6 +324,17 @@ Story Store(int staleness) {
   return story;
 }
 
+// When a worker came to the step that it ends is in a record that was removed.
+TEST(ShardsTest, OfATrimmedRunNothingIsCountedFromBeforeItsRecords) {
+  Story story = Store(1);
+  story.At(90'000).Signal(0, 1, 10).Answer(0, 1, 2).At(90'030).Signal(0, 2, 10);
+  std::vector<Record> records = story.records();
+  records.erase(records.begin() + 1, records.begin() + 5);  // three joins, and the placement
+  const PaceReport report = PaceOf(records);
+  EXPECT_EQ(report.moving_ns, 20 * kMillisecond);
+  EXPECT_EQ(Of(report, 0).steps, 2u);
+}
+
 TEST(ShardsTest, WhereTheyAreAndWhetherTheyAreOpen) {
   Story story = Store(1);
   MemorySource closed = SourceOf(story.records());
