@@ -78,18 +78,23 @@ Status ReplayAll(HistorySource& source, const RunInfo& run, Replayer* replayer, 
 Status ReplayToPresent(HistorySource& source, RunId run, Replayer* replayer, const Seen& seen) {
   Result<Snapshot> snapshot = source.NewestSnapshot(run);
   if (!snapshot.ok()) return snapshot.status();
+  Status unread;
   if (!snapshot->state.empty()) {
     Result<std::vector<Record>> first = source.Read(run, 0, 1, 0);
     if (!first.ok()) return first.status();
-    // A snapshot of another version of prd cannot be read; the records say the same.
+    // A snapshot of another version of prd cannot be read; the records say the same, if they are
+    // all there.
     Replayer loaded;
-    if (!first->empty() && loaded.Load(first->front(), *snapshot).ok()) {
+    if (!first->empty()) unread = loaded.Load(first->front(), *snapshot);
+    if (!first->empty() && unread.ok()) {
       PRD_RETURN_IF_ERROR(ReplayFrom(source, run, snapshot->index, &loaded, seen));
       *replayer = std::move(loaded);
       return Status::Ok();
     }
   }
-  return ReplayFrom(source, run, 0, replayer, seen);
+  const Status status = ReplayFrom(source, run, 0, replayer, seen);
+  if (status.ok() || unread.ok()) return status;
+  return Status(status.code(), status.message() + "; nor from its snapshot: " + unread.message());
 }
 
 }  // namespace prd::ctl

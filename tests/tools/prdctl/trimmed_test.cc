@@ -127,12 +127,14 @@ TEST(Trimmed, GroupsThatWereRemovedAreNotInWhatThereIs) {
 
 TEST(Trimmed, WithoutASnapshotItSaysWhyItCannotBeFollowed) {
   const std::vector<Record> all = Simulated(AllEngines().front());
-  const Snapshot older = SnapshotBehind(all, all.size() / 2);
-  TrimmedSource source(all, older.index, {.index = older.index, .state = "of another version"});
+  Snapshot older = SnapshotBehind(all, all.size() / 2);
+  --older.state.front();  // its version
+  TrimmedSource source(all, older.index, older);
   std::ostringstream out;
   const Status status = Replay(source, "", {.out = out, .json = false, .stop = nullptr});
   EXPECT_EQ(status.code(), Code::kDataLoss);
   EXPECT_THAT(status.message(), HasSubstr("the records before it were removed (retain_bytes)"));
+  EXPECT_THAT(status.message(), HasSubstr("nor from its snapshot: another version of prd"));
 }
 
 }  // namespace
