@@ -229,7 +229,7 @@ void TraceExporter::OnAnswer(Instant now, const QueryAnswered& answer) {
 
 void TraceExporter::OnExchanged(Instant now, Rank rank, const Ready& ready) {
   const Thread& thread = threads_[rank];
-  // Of a trimmed run that is not always known.
+  // When it came to this step may be in a record that was removed.
   const Instant entered = thread.entered.value_or(now - ready.step_ns);
   const Instant computed = entered + Possible(ready.step_ns, now - entered);
   const Json args = {{"iteration", ready.iteration}, {"samples", ready.samples}};
