@@ -49,15 +49,20 @@ bool HeldGroups::LeaveFewBehind(const std::vector<Rank>& ranks) {
   return !few.empty();
 }
 
-bool HeldGroups::GivesUp() {
+bool HeldGroups::GivesUp(const std::vector<Rank>& ranks) {
   if (!tried_since_) tried_since_ = run_.now();
-  if (run_.now() >= GivesUpAt()) return true;
-  judge_at_ = GivesUpAt();
+  Instant at = GivesUpAt();
+  for (const Rank rank : ranks) {
+    at = std::max(at, run_.roster[rank].since + run_.spec.lease_ms * kMillisecond);
+  }
+  if (run_.now() >= at) return true;
+  judge_at_ = at;
   return false;
 }
 
 bool HeldGroups::MeetWithoutFew(WorkerState state) {
-  return GivesUp() && LeaveFewBehind(run_.roster.RanksIn(state));
+  const std::vector<Rank> ranks = run_.roster.RanksIn(state);
+  return GivesUp(ranks) && LeaveFewBehind(ranks);
 }
 
 void HeldGroups::Clear() {

@@ -47,9 +47,9 @@ class HeldGroups {
   const std::optional<Instant>& judge_at() const { return judge_at_; }
   // A group of all workers in this state could work.
   bool CanMeet(WorkerState state) const;
-  // Others wait for workers that are out of reach: true once that has been so for a lease in which
-  // no group has worked.
-  bool GivesUp();
+  // These wait for each other, and some are out of reach. True once that has been so for a lease,
+  // in which none of them has done anything and no group has worked.
+  bool GivesUp(const std::vector<Rank>& ranks);
   // All workers in this state are to meet, and cannot. True: most of them can, without the few that
   // have been left behind now.
   bool MeetWithoutFew(WorkerState state);

@@ -500,14 +500,17 @@ void Run::Progress() {
   if (live() == 0 && !ended() && start_workers() > 0 && !Awaits(last_now())) EndWithoutWorkers();
 }
 
-// The others have finished, and wait for workers that cannot copy a model before they train.
+// All others have finished, and wait for workers that are to copy a model and reach nobody who has
+// one.
 void Run::EndWithoutCutOff() {
   const int joining = Count(State::kJoining), finishing = Count(State::kFinishing);
   if (joining == 0 || finishing == 0 || joining + finishing != live() || switching()) return;
-  const std::vector<Rank> ranks = roster_.RanksIn(State::kJoining);
+  const std::vector<Rank> behind = roster_.RanksIn(State::kJoining);
+  std::vector<Rank> all = roster_.RanksIn(State::kFinishing);
+  all.insert(all.end(), behind.begin(), behind.end());
   const auto cut_off = [this](Rank rank) { return copies_.CutOff(rank); };
-  if (!std::all_of(ranks.begin(), ranks.end(), cut_off) || !held_.GivesUp()) return;
-  for (const Rank rank : ranks) {
+  if (!std::all_of(behind.begin(), behind.end(), cut_off) || !held_.GivesUp(all)) return;
+  for (const Rank rank : behind) {
     context_.LeaveBehind(rank, "the others have finished, and do not reach it");
   }
 }

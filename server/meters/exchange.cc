@@ -153,7 +153,8 @@ void ExchangeMeter::OnReady(Instant now, Rank rank, const Ready& ready) {
   // What counts for the others is that its update is stored.
   if (HasStore(plan_)) Reach(now, rank, ready.iteration);
   Track& track = tracks_[rank];
-  if (worker.rank == kNoRank) {  // of a trimmed run: when it came to this step is not there
+  if (worker.rank ==
+      kNoRank) {  // when the worker entered this step is in a record that was removed
     track.step_ns = ready.step_ns;
     return;
   }
