@@ -16,15 +16,21 @@ Refused Retry(std::string reason, std::uint32_t retry_ms) {
   return {.code = Code::kUnavailable, .reason = std::move(reason), .retry_ms = retry_ms};
 }
 
-// " (rank 0, pid 42 on host)" of the first worker that is there, or empty.
-std::string AnyWorker(const RunState& run) {
-  const std::vector<RunWorker>& workers = run.workers();
-  const auto any = std::find_if(workers.begin(), workers.end(), [](const RunWorker& worker) {
-    return worker.state != WorkerState::kAbsent;
-  });
-  if (any == workers.end()) return {};
-  return " (rank " + std::to_string(any - workers.begin()) + ", pid " + std::to_string(any->pid) +
-         " on " + any->host_name + ")";
+// The first worker that is there and satisfies, or kNoRank.
+Rank AnyWorker(const RunState& run, auto satisfies) {
+  for (Rank rank = 0; rank < run.roster().size(); ++rank) {
+    const RunWorker& worker = run.roster()[rank];
+    if (worker.state != WorkerState::kAbsent && satisfies(worker)) return rank;
+  }
+  return kNoRank;
+}
+
+// " (rank 0, pid 42 on host)", or empty.
+std::string Named(const RunState& run, Rank rank) {
+  if (rank == kNoRank) return {};
+  const RunWorker& worker = run.roster()[rank];
+  return " (" + RankName(rank) + ", pid " + std::to_string(worker.pid) + " on " + worker.host_name +
+         ")";
 }
 
 Refused RankIsHeld(const JobSpec& spec, const Hello& hello, const RunWorker& holder) {
@@ -43,12 +49,31 @@ Refused RankIsHeld(const JobSpec& spec, const Hello& hello, const RunWorker& hol
                std::max(asks_ms, 50u));
 }
 
+std::string MeshVersion(std::uint32_t version) {
+  return version == 0 ? "an older version" : "version " + std::to_string(version);
+}
+
+// Workers of two versions that would not understand each other are never in one run. Those of the
+// other version may be about to leave, or dead.
+std::optional<Refused> CheckMeshVersion(const RunState& run, const Hello& hello) {
+  const Rank other = AnyWorker(
+      run, [&](const RunWorker& worker) { return worker.mesh_version != hello.mesh_version; });
+  if (other == kNoRank) return std::nullopt;
+  return Retry("this worker's library has " + MeshVersion(hello.mesh_version) +
+                   " of what workers send each other, and that of the job's other workers" +
+                   Named(run, other) + " has " + MeshVersion(run.roster()[other].mesh_version) +
+                   "; workers of one job have one version of the library",
+               500);
+}
+
 std::optional<Refused> CheckHello(const RunState& run, const WorkerEnvelope& envelope,
                                   const Hello& hello) {
   const JobSpec& spec = run.spec();
   if (std::optional<Refused> wrong = Admissions::CheckForm(spec, envelope, hello)) return wrong;
   const Admissions& all = run.admissions();
-  if (std::optional<Refused> other = all.CheckLaunch(spec, hello, AnyWorker(run))) return other;
+  const Rank any = AnyWorker(run, [](const RunWorker&) { return true; });
+  if (std::optional<Refused> other = all.CheckLaunch(spec, hello, Named(run, any))) return other;
+  if (std::optional<Refused> other = CheckMeshVersion(run, hello)) return other;
   if (std::optional<Refused> other = all.CheckModel(hello)) return other;
   if (run.switching()) {
     return Retry("job " + spec.name + " is about to go on in another run: " + run.switching()->by,

@@ -51,6 +51,7 @@ void Roster::Enter(Rank rank, const WorkerEnvelope& envelope, bool continues,
   member.gradients = hello.gradients;
   member.identity = hello.identity;
   member.version = hello.version;
+  member.mesh_version = hello.mesh_version;
   member.returns_at_once = hello.returns_at_once;
   member.token = envelope.token;
   member.returns = hello.former.known();

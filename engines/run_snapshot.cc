@@ -11,7 +11,7 @@
 namespace prd {
 namespace {
 
-constexpr std::uint32_t kStateVersion = 21;
+constexpr std::uint32_t kStateVersion = 22;
 
 }  // namespace
 
@@ -22,9 +22,9 @@ void RunWorker::Archive(StateArchive& ar) {
   bool for_comparison = Held(kForComparison);
   bool for_orders = Held(kForOrders);
   ar(state, incarnation, host, host_name, pid, endpoints, mesh_key, gradients, identity, version,
-     returns_at_once, token, continues, returns, job_trained, brought, iteration, group, last_group,
-     last_ok, waiting, ready.iteration, ready.step_ns, ready.samples, ready.waiting,
-     ready.gradients, ready.local_steps, ready.rtt_ns, ready.queued, ready.dropped,
+     mesh_version, returns_at_once, token, continues, returns, job_trained, brought, iteration,
+     group, last_group, last_ok, waiting, ready.iteration, ready.step_ns, ready.samples,
+     ready.waiting, ready.gradients, ready.local_steps, ready.rtt_ns, ready.queued, ready.dropped,
      ready.suppressed, ready.last, signalled, owed, for_replica, for_comparison, for_orders,
      stop_held, resumes, outdated, first_group, source, source_gone, fetches, failed_source,
      copies_after, no_replica, stopped_at, stopped_when, told_when, since, untold, reads_group,

@@ -44,7 +44,8 @@ struct MemberSlot {
   HasGradients gradients = HasGradients::kHere;
   std::string identity;
   std::uint32_t version = kProtocolVersion;  // of the protocol
-  bool returns_at_once = false;              // as its Hello says
+  std::uint32_t mesh_version = 0;            // as its Hello says, as the next
+  bool returns_at_once = false;
   LinkToken token;
   bool continues = false;   // its replica was trained in the run that this one continues
   bool returns = false;     // its replica has been trained: before it joined, or by its source

@@ -151,6 +151,7 @@ struct Hello {
   maxShare @22 :Int64;        # samples; 0: no limit
   accumulates @23 :Bool;
   takesShares @24 :Bool;      # the worker knows SetShare
+  meshVersion @25 :UInt32;    # of what workers send each other; 0: from before it was told
 }
 
 struct Ready {

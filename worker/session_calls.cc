@@ -8,6 +8,7 @@
 #include "worker/core/trained_report.h"
 #include "worker/device/gpu.h"
 #include "worker/host.h"
+#include "worker/mesh/frame.h"
 #include "worker/session_checks.h"
 
 namespace prd {
@@ -257,6 +258,7 @@ Task<Status> SessionCalls::JoinJob(Replica replica) {
   hello.max_share = options_.max_share;
   hello.accumulates = options_.accumulates;
   hello.takes_shares = true;
+  hello.mesh_version = kMeshVersion;
   hello.gradients = !replica_.gradients.empty() ? HasGradients::kHere
                     : replica_.gradients_later  ? HasGradients::kLater
                                                 : HasGradients::kNone;

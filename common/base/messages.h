@@ -151,6 +151,9 @@ struct Hello {
   std::int64_t max_share = 0;  // samples that fit into the worker's memory at once; 0: no limit
   bool accumulates = false;    // its training loop adds up the gradients of several passes
   bool takes_shares = false;   // it knows SetShare
+  // The version of what workers send each other (worker/mesh/frame.h); all workers of a job have
+  // the same. 0: not told, by a library from before this field.
+  std::uint32_t mesh_version = 0;
   static constexpr const char* kName = "hello";
   static void Visit(auto& m, auto&& field) {
     field("version", m.version, kHidden)("job", m.job)("rank", m.rank, kPlain, "wanted_rank");
@@ -166,6 +169,7 @@ struct Hello {
     field("returns_at_once", m.returns_at_once, kHidden);
     field("batch", m.batch, kUnlessZero)("max_share", m.max_share, kUnlessZero);
     field("accumulates", m.accumulates, kUnlessZero)("takes_shares", m.takes_shares, kHidden);
+    field("mesh_version", m.mesh_version, kHidden);
   }
   friend bool operator==(const Hello&, const Hello&) = default;
 };

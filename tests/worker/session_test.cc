@@ -22,6 +22,7 @@
 #include "engines/p_reduce/options.h"
 #include "prd/leave_on_signal.h"
 #include "tests/worker/session_worker.h"
+#include "worker/mesh/frame.h"
 
 namespace prd::session_test {
 namespace {
@@ -393,6 +394,19 @@ TEST(SessionTest, AWorkerWithoutDescriptorsJoinsOnceItHasSome) {
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
   attaching.join();
   again.join();
+}
+
+// The controller admits workers of one version alone to a job.
+TEST(SessionTest, AWorkerTellsTheVersionOfItsFrames) {
+  FakeDaemon daemon(testing::SpecFor(Pairs(), 1));
+  Worker worker(daemon, 0);
+  ASSERT_TRUE(worker.session->Attach(worker.replica()).ok());
+  EXPECT_TRUE(daemon.WaitFor([](const Record& record) {
+    const auto* from = std::get_if<FromWorker>(&record.body);
+    const auto* hello = from == nullptr ? nullptr : std::get_if<Hello>(&from->envelope.body);
+    return hello != nullptr && hello->mesh_version == kMeshVersion;
+  }));
+  EXPECT_TRUE(worker.session->Finish().ok());
 }
 
 TEST(SessionTest, WhatAStepSaysOfItsSamplesIsBounded) {

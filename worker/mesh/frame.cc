@@ -7,7 +7,9 @@
 namespace prd {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x66647270;  // "prdf": the f is the version, after e
+// "prd", and a letter for the version.
+constexpr std::uint32_t kMagic = 0x00647270u | (('a' - 1 + kMeshVersion) << 24);
+static_assert(kMeshVersion <= 26);
 
 struct Writer {
   std::byte* at;

@@ -21,6 +21,10 @@
 
 namespace prd {
 
+// The version of the frames and of their payloads. Workers tell it to the controller, which admits
+// those of one version alone to a job (Hello::mesh_version).
+inline constexpr std::uint32_t kMeshVersion = 6;
+
 enum class FrameKind : std::uint32_t {
   kRing = 1,     // a chunk of a reduction on its way around the ring
   kDirect = 2,   // a member's whole contribution to a small reduction, not weighted
