@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "engines/replay.h"
 #include "engines/run_limits.h"
 
 namespace prd {
@@ -39,24 +38,14 @@ Controller::Controller(Options options, Catalog catalog, History* history, Messe
 
 // ---- restore ----
 
-Status Controller::Restore(Instant now, RunId id, JobSpec spec, std::string_view snapshot,
-                           std::uint64_t from, std::span<const Record> records) {
-  auto run = std::make_unique<Run>(id, std::move(spec));
-  if (!snapshot.empty()) {
-    PRD_RETURN_IF_ERROR(run->Load(snapshot));
-    if (run->id() != id || run->next_index() != from) {
-      return Status(Code::kDataLoss, "run " + std::to_string(id) +
-                                         ": the snapshot is not of the state before record " +
-                                         std::to_string(from));
-    }
-  }
-  Replay replay(run.get());
-  for (const Record& record : records) PRD_RETURN_IF_ERROR(replay.Add(record));
+Status Controller::Restore(Instant now, StoredRun stored) {
+  std::unique_ptr<Run> run = stored.TakeRun();
+  const RunId id = run->id();
   next_run_ = std::max(next_run_, id + 1);
   // The last batch was torn: its decisions are recorded before any of them is sent.
-  records_.insert(records_.end(), replay.open().begin(), replay.open().end());
+  records_.insert(records_.end(), stored.open().begin(), stored.open().end());
   for (const RankTally& tally : run->tallies()) NoteGone(*run, tally.gone);
-  NoteGone(*run, records);
+  for (const Incarnation left : stored.left()) NoteGone(*run, left);
   tombstones_.RememberDismissed(run->dismissed());
   if (run->ended()) RememberEnded(id, run->spec().name, run->identity().high, run->finished());
   restorer_.RemoveNextRun(id);
@@ -72,7 +61,7 @@ Status Controller::Restore(Instant now, RunId id, JobSpec spec, std::string_view
     return Status(Code::kDataLoss, "job " + run->spec().name + " has two runs that have not ended");
   }
   by_name_[run->spec().name] = id;
-  states_[id].snapshot_at = from;
+  states_[id].snapshot_at = stored.loaded();
   links_.AddRun(now, *run);
   for (Rank rank = 0; RankIndex(rank) < run->workers().size(); ++rank) {
     const RunWorker& worker = run->workers()[RankIndex(rank)];

@@ -26,6 +26,7 @@
 #include "engines/peer_links.h"
 #include "engines/ports.h"
 #include "engines/presence.h"
+#include "engines/replay.h"
 #include "engines/restorer.h"
 #include "engines/run.h"
 #include "engines/tombstones.h"
@@ -56,15 +57,12 @@ class Controller {
   Controller(const Controller&) = delete;
   Controller& operator=(const Controller&) = delete;
 
-  // Restores a run from the history: the newest snapshot (empty: none) of the state before record
-  // `from`, and all records from `from` on, in order. Checks that the replay makes the recorded
-  // decisions. kDataLoss says where it does not, or which record is missing. A run that has ended
-  // is accepted and not kept. Leases of its workers start anew at `now`.
+  // Goes on with a run that was read back to the end of its history. One that has ended is accepted
+  // and not kept. Leases of its workers start anew at `now`. kDataLoss: its job has another run.
   //
   // A restored run takes no input for a while (restorer.h). If the history has lost its end, the
   // run ends (HistoryLost), and its workers come back to a new one.
-  Status Restore(Instant now, RunId id, JobSpec spec, std::string_view snapshot, std::uint64_t from,
-                 std::span<const Record> records);
+  Status Restore(Instant now, StoredRun stored);
 
   // This run has ended (Tombstones::RememberEnded). No worker that was trained in a run that was
   // finished, or in a run of the job before it, is admitted again.

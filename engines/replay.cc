@@ -82,4 +82,26 @@ Status Replay::Add(const Record& record) {
   return Status::Ok();
 }
 
+Status StoredRun::Load(std::string_view snapshot, std::uint64_t from) {
+  if (snapshot.empty()) return Status::Ok();
+  const RunId id = run_->id();
+  PRD_RETURN_IF_ERROR(run_->Load(snapshot));
+  if (run_->id() != id || run_->next_index() != from) {
+    return Status(Code::kDataLoss, "run " + std::to_string(id) +
+                                       ": the snapshot is not of the state before record " +
+                                       std::to_string(from));
+  }
+  loaded_ = from;
+  return Status::Ok();
+}
+
+Status StoredRun::Add(std::span<const Record> records) {
+  for (const Record& record : records) {
+    PRD_RETURN_IF_ERROR(replay_.Add(record));
+    const auto* left = std::get_if<WorkerLeft>(&record.body);
+    if (left != nullptr && left->rank >= 0) left_.push_back(left->incarnation);
+  }
+  return Status::Ok();
+}
+
 }  // namespace prd

@@ -4,8 +4,15 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "common/base/history.h"
+#include "common/base/ids.h"
+#include "engines/job_spec.h"
 #include "engines/run.h"
 #include "prd/status.h"
 
@@ -33,6 +40,37 @@ class Replay {
   RunOutput output_;
   std::uint64_t inputs_ = 0;
   std::uint64_t decisions_ = 0;
+};
+
+// A run that is read back from its history, in pieces: histories may be larger than the memory.
+class StoredRun {
+ public:
+  StoredRun(RunId id, JobSpec spec)
+      : run_(std::make_unique<Run>(id, std::move(spec))), replay_(run_.get()) {}
+
+  // Begins with this snapshot, of the state before record `from`; an empty one changes nothing.
+  // REQUIRES: nothing was added. After an error the run is of no use, as after one of Add.
+  Status Load(std::string_view snapshot, std::uint64_t from);
+  // The next records, of index next() and so on. kDataLoss says where the replay does not make the
+  // recorded decisions, or which record is missing.
+  Status Add(std::span<const Record> records);
+
+  std::uint64_t next() const {
+    return replay_.open().empty() ? run_->next_index() : replay_.open().front().index;
+  }
+  std::uint64_t loaded() const { return loaded_; }  // records that the snapshot stands for
+  const Run& run() const { return *run_; }
+  // Decisions that belong to the last records and were not among them: the history's end is torn.
+  const std::deque<Record>& open() const { return replay_.open(); }
+  // Workers that left, in that order.
+  const std::vector<Incarnation>& left() const { return left_; }
+  std::unique_ptr<Run> TakeRun() { return std::move(run_); }
+
+ private:
+  std::unique_ptr<Run> run_;
+  Replay replay_;
+  std::uint64_t loaded_ = 0;
+  std::vector<Incarnation> left_;
 };
 
 }  // namespace prd

@@ -29,6 +29,7 @@
 #include "server/notices.h"
 #include "server/notify.h"
 #include "server/recorder.h"
+#include "server/restore.h"
 #include "server/revocation.h"
 #include "server/worker_socket.h"
 #include "server/zap.h"
@@ -41,8 +42,8 @@ DaemonConfig DaemonDefaults();
 class Daemon {
  public:
   // Opens the history, restores its runs, and listens. `signals` is a signalfd of SIGTERM, SIGINT
-  // and SIGHUP, which are blocked in all threads. Errors say what to do. A full disk is waited for;
-  // kCancelled: one of the first two has come meanwhile.
+  // and SIGHUP, which are blocked in all threads. Errors say what to do. A full disk is waited for,
+  // and a long history takes minutes; kCancelled: one of the first two signals has come meanwhile.
   static Result<std::unique_ptr<Daemon>> Start(Config config, Notifier notifier, int signals);
   ~Daemon();
 
@@ -60,7 +61,8 @@ class Daemon {
   Status OpenHistory(int signals);
   Status Listen();
   LocalUsers WhoMayTrain() const;
-  Status Recover();
+  Status Recover(int signals);
+  Status TellReading(int signals, const RestoreProgress& progress);
 
   Instant Now() const;
   void Wait(Instant now);
@@ -110,6 +112,7 @@ class Daemon {
   bool stopping_ = false;
   bool turned_ = false;  // something happened since the last housekeeping
   Instant housekeep_at_;
+  Instant reading_told_at_;      // while the history is read
   bool reload_refused_ = false;  // the last one
 };
 

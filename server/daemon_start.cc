@@ -17,7 +17,6 @@
 #include "common/io/own_socket.h"
 #include "common/io/secret.h"
 #include "server/daemon.h"
-#include "server/restore.h"
 
 namespace prd {
 namespace {
@@ -39,6 +38,9 @@ Status RaiseFileLimit() {
 }
 
 constexpr int kRoomPauseMs = 250;  // between looks at a full disk
+
+constexpr std::uint32_t kReadingRetryMs = 500;
+constexpr DurationNs kTellReading = 5 * kSecond;
 
 // The number of a signal that ends prd, if one comes within the pause. SIGHUP is for a later
 // reload.
@@ -142,7 +144,7 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(Config config, Notifier notifier, 
   PRD_RETURN_IF_ERROR(daemon->OpenHistory(signals));
   daemon->recorder_ = std::make_unique<Recorder>(daemon->history_.get());
   PRD_RETURN_IF_ERROR(daemon->Listen());
-  PRD_RETURN_IF_ERROR(daemon->Recover());
+  PRD_RETURN_IF_ERROR(daemon->Recover(signals));
   daemon->counts_ =
       std::make_unique<DaemonCounts>(DaemonCounts::Sources{.controller = daemon->controller_.get(),
                                                            .recorder = daemon->recorder_.get(),
@@ -195,7 +197,7 @@ Status Daemon::OpenHistory(int signals) {
   }
 }
 
-// Messages may queue up from here on; none is read before the runs are back.
+// Messages may queue up from here on; none counts before the runs are back.
 Status Daemon::Listen() {
   const DaemonConfig& settings = config_.daemon;
   Result<Access> access = Access::Load(config_);
@@ -252,7 +254,33 @@ LocalUsers Daemon::WhoMayTrain() const {
   return access_->local_users();
 }
 
-Status Daemon::Recover() {
+// While the history is read, everybody hears that the daemon is there, and how far it is.
+Status Daemon::TellReading(int signals, const RestoreProgress& progress) {
+  if (const auto signal = EndingSignal(signals, 0)) {
+    return Status(Code::kCancelled, "stopping on signal " + std::to_string(*signal));
+  }
+  const std::string how = "prd has just started and reads its history: record " +
+                          std::to_string(progress.read) + " of " +
+                          std::to_string(progress.records) + " of a run";
+  zap_->Serve();
+  workers_->PutOff(*gate_, how, kReadingRetryMs);
+  admin_->Serve([&how](const Rights&, const AdminRequest&) -> AdminReply {
+    return AdminError{.code = Code::kUnavailable, .message = how + "; try again when it has"};
+  });
+  const Instant now{MonotonicNs()};
+  if (now < reading_told_at_) return Status::Ok();
+  if (reading_told_at_.ns != 0) {
+    spdlog::info("reads the history of run {} of job {}: record {} of {}", progress.run,
+                 progress.job, progress.read, progress.records);
+  }
+  reading_told_at_ = now + kTellReading;
+  notifier_.TellStatus(how);
+  notifier_.Send("EXTEND_TIMEOUT_USEC=60000000");
+  if (metrics_ != nullptr) metrics_->TellReading(how);
+  return Status::Ok();
+}
+
+Status Daemon::Recover(int signals) {
   const Result<Instant> last = LastRecordedNow(*history_);
   if (!last.ok()) return last.status();
   clock_offset_ = std::max<DurationNs>(0, *last - Instant{MonotonicNs()});
@@ -277,7 +305,9 @@ Status Daemon::Recover() {
   writer_ = std::make_unique<HistoryWriter>(controller_.get(), history_.get(),
                                             metrics_ != nullptr ? metrics_->metrics() : nullptr);
   revocation_ = std::make_unique<Revocation>(access_.get(), workers_.get(), controller_.get());
-  const Result<RestoreSummary> summary = RestoreRuns(Now(), history_.get(), controller_.get());
+  const Result<RestoreSummary> summary = RestoreRuns(
+      [this] { return Now(); }, history_.get(), controller_.get(),
+      [this, signals](const RestoreProgress& progress) { return TellReading(signals, progress); });
   if (!summary.ok()) return summary.status();
   revocation_->SetDue();  // by what the config said before
   for (const auto& [id, run] : controller_->runs()) {

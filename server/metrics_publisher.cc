@@ -33,4 +33,9 @@ void MetricsPublisher::TellFull(const std::string& why) {
   metrics_->Alive();
 }
 
+void MetricsPublisher::TellReading(const std::string& how) {
+  metrics_->SetUnready(how);
+  metrics_->Alive();
+}
+
 }  // namespace prd

@@ -1,17 +1,17 @@
 #include "server/restore.h"
 
 #include <algorithm>
-#include <limits>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/io/log.h"
 #include "config/config.h"
+#include "engines/replay.h"
 
 namespace prd {
 namespace {
-
-constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
 
 Result<JobSpec> SpecOf(const RocksHistory& history, RunId run) {
   const Result<std::vector<Record>> first = history.Read(run, 0, 1);
@@ -23,33 +23,53 @@ Result<JobSpec> SpecOf(const RocksHistory& history, RunId run) {
   return JobSpecFromToml(started->spec);
 }
 
-Status RestoreFrom(Instant now, const RocksHistory& history, RunId run, const JobSpec& spec,
-                   const Snapshot& snapshot, Controller* controller) {
-  const std::uint64_t from = snapshot.state.empty() ? 0 : snapshot.index;
-  const Result<std::vector<Record>> records = history.Read(run, from, kNoLimit);
-  if (!records.ok()) return records.status();
-  return controller->Restore(now, run, spec, snapshot.state, from, *records);
-}
+// Reads runs back one after the other, in pieces.
+class Reader {
+ public:
+  Reader(const RocksHistory& history, const RestoreWatch& watch, std::size_t piece_bytes)
+      : history_(history), watch_(watch), piece_bytes_(piece_bytes) {}
 
-Status RestoreRun(Instant now, const RocksHistory& history, const RunInfo& info,
-                  Controller* controller) {
-  const RunId run = info.run;
-  const Result<JobSpec> spec = SpecOf(history, run);
-  if (!spec.ok()) return spec.status();
-  const Result<Snapshot> snapshot = history.ReadSnapshot(run);
-  if (snapshot.ok() && !snapshot->state.empty()) {
-    const Status status = RestoreFrom(now, history, run, *spec, *snapshot, controller);
-    if (status.ok()) return status;
-    if (info.first > 0) {
-      return Status(status.code(), "its snapshot cannot be used (" + status.message() +
-                                       "), and its records before " + std::to_string(info.first) +
-                                       " were removed (retain_bytes)");
+  Result<StoredRun> Read(const RunInfo& info) {
+    Result<JobSpec> spec = SpecOf(history_, info.run);
+    if (!spec.ok()) return spec.status();
+    const Result<Snapshot> snapshot = history_.ReadSnapshot(info.run);
+    if (snapshot.ok() && !snapshot->state.empty()) {
+      Result<StoredRun> run = ReadFrom(info, *spec, *snapshot);
+      if (run.ok() || !stopped_.ok()) return run;
+      const std::string why = "its snapshot cannot be used (" + run.status().message() + ")";
+      if (info.first > 0) {
+        return Status(run.status().code(), why + ", and its records before " +
+                                               std::to_string(info.first) +
+                                               " were removed (retain_bytes)");
+      }
+      spdlog::warn("run {}: {}; replaying all its {} records", info.run, why, info.records);
     }
-    spdlog::warn("run {}: its snapshot cannot be used ({}); replaying all its {} records", run,
-                 status.message(), info.records);
+    return ReadFrom(info, std::move(*spec), {});
   }
-  return RestoreFrom(now, history, run, *spec, {}, controller);
-}
+
+  // The watch's error, after which nothing is read.
+  const Status& stopped() const { return stopped_; }
+
+ private:
+  Result<StoredRun> ReadFrom(const RunInfo& info, JobSpec spec, const Snapshot& snapshot) {
+    StoredRun run(info.run, std::move(spec));
+    PRD_RETURN_IF_ERROR(run.Load(snapshot.state, snapshot.index));
+    for (;;) {
+      stopped_ =
+          watch_({.run = info.run, .job = info.job, .read = run.next(), .records = info.records});
+      PRD_RETURN_IF_ERROR(stopped_);
+      const Result<std::vector<Record>> records = history_.Read(info.run, run.next(), piece_bytes_);
+      if (!records.ok()) return records.status();
+      if (records->empty()) return run;
+      PRD_RETURN_IF_ERROR(run.Add(*records));
+    }
+  }
+
+  const RocksHistory& history_;
+  const RestoreWatch& watch_;
+  const std::size_t piece_bytes_;
+  Status stopped_;
+};
 
 }  // namespace
 
@@ -65,16 +85,27 @@ Result<Instant> LastRecordedNow(const RocksHistory& history) {
   return last;
 }
 
-Result<RestoreSummary> RestoreRuns(Instant now, RocksHistory* history, Controller* controller) {
+Result<RestoreSummary> RestoreRuns(const std::function<Instant()>& now, RocksHistory* history,
+                                   Controller* controller, const RestoreWatch& watch,
+                                   std::size_t piece_bytes) {
   const Result<std::vector<RunInfo>> runs = history->ListRuns();
   if (!runs.ok()) return runs.status();
+  // All are read before the first one's leases begin.
+  Reader reader(*history, watch, piece_bytes);
+  std::map<RunId, Result<StoredRun>> read;
+  for (const RunInfo& info : *runs) {
+    if (info.ended) continue;
+    read.emplace(info.run, reader.Read(info));
+    PRD_RETURN_IF_ERROR(reader.stopped());
+  }
   RestoreSummary summary;
   for (const RunInfo& info : *runs) {
     if (info.ended) {
       controller->RememberEnded(info.run, info.job, info.identity, info.finished);
       continue;
     }
-    const Status status = RestoreRun(now, *history, info, controller);
+    Result<StoredRun>& run = read.at(info.run);
+    const Status status = run.ok() ? controller->Restore(now(), std::move(*run)) : run.status();
     if (status.ok()) {
       ++summary.restored;
       spdlog::info("run {} of job {} goes on after {} records", info.run, info.job, info.records);

@@ -36,50 +36,57 @@ std::uint32_t NumberOf(std::string_view route) {
 
 }  // namespace
 
-const WorkerEnvelope* WorkerSocket::Receive(Instant now, Gate* gate, Turn* turn) {
-  fresh_ = false;
+// Puts the next well-formed message into envelope_, its parts into route_ and body_, and its bytes
+// on the wire into *bytes. False: none waits, or the turn is over.
+bool WorkerSocket::Take(Turn* turn, std::uint64_t* bytes) {
   while (!turn->over) {
     if (!socket_.recv(route_, zmq::recv_flags::dontwait)) {
       listener_->guard().Drained();
-      return nullptr;
+      return false;
     }
     const std::uint8_t of_one = ++turn->of[NumberOf(Sender()) % Turn::kSlots];
     turn->over = ++turn->taken >= Turn::kMessages || of_one >= Turn::kOfOne;
     int parts = 0;
-    std::uint64_t bytes = 0;
+    *bytes = 0;
     // The parts of a message arrive together, so none of these waits.
     for (bool more = route_.more(); more; more = body_.more()) {
       (void)socket_.recv(body_, zmq::recv_flags::none);
-      bytes += listener_->OnWire(body_);
+      *bytes += listener_->OnWire(body_);
       ++parts;
     }
-    zmq::message_t& last = parts > 0 ? body_ : route_;
     if (parts != 1) {
-      listener_->guard().Delivered(last, bytes, false);
+      listener_->guard().Delivered(parts > 0 ? body_ : route_, *bytes, false);
       Refuse(Status(Code::kInvalidArgument,
                     "a worker's message has one part, found " + std::to_string(parts)));
       continue;
     }
     Result<WorkerEnvelope> decoded =
         DecodeWorkerEnvelope({static_cast<const char*>(body_.data()), body_.size()});
-    if (!decoded.ok()) {
-      listener_->guard().Delivered(last, bytes, false);
-      Refuse(decoded.status());
-      continue;
+    if (decoded.ok()) {
+      envelope_ = std::move(*decoded);
+      return true;
     }
-    envelope_ = std::move(*decoded);
+    listener_->guard().Delivered(body_, *bytes, false);
+    Refuse(decoded.status());
+  }
+  return false;
+}
+
+const WorkerEnvelope* WorkerSocket::Receive(Instant now, Gate* gate, Turn* turn) {
+  fresh_ = false;
+  for (std::uint64_t bytes = 0; Take(turn, &bytes);) {
     const LinkToken shown = envelope_.token;
     Route* known = Known(*gate);
     Checked checked;
-    Gate::Sender sender{.part = &last};
+    Gate::Sender sender{.part = &body_};
     if (known != nullptr) {
       sender.rights = known->checked.rights;
       envelope_.token = known->token;
       known->bytes += bytes;
     } else {
-      checked = {gate->RightsOf(last), gate->access_number(), listener_->guard().looks()};
+      checked = {gate->RightsOf(body_), gate->access_number(), listener_->guard().looks()};
       sender.rights = checked.rights;
-      sender.surplus = !Delivered(last, bytes + Untold(envelope_.incarnation), sender.rights);
+      sender.surplus = !Delivered(body_, bytes + Untold(envelope_.incarnation), sender.rights);
       envelope_.token = Hashed(shown);
     }
     Refused refusal;
@@ -89,7 +96,7 @@ const WorkerEnvelope* WorkerSocket::Receive(Instant now, Gate* gate, Turn* turn)
         break;
       case Gate::Verdict::kRefuse:
         ++counters_.forbidden;
-        SendTo({static_cast<const char*>(route_.data()), route_.size()},
+        SendTo(std::string(Sender()),
                {.incarnation = envelope_.incarnation, .body = std::move(refusal)});
         break;
       case Gate::Verdict::kDrop:
@@ -98,6 +105,21 @@ const WorkerEnvelope* WorkerSocket::Receive(Instant now, Gate* gate, Turn* turn)
     }
   }
   return nullptr;
+}
+
+void WorkerSocket::PutOff(const Gate& gate, const std::string& why, std::uint32_t retry_ms) {
+  Turn turn;
+  for (std::uint64_t bytes = 0; Take(&turn, &bytes);) {
+    (void)Delivered(body_, bytes, gate.RightsOf(body_));
+    // In the name of the life of the controller that the worker knows: the next one is yet to come.
+    ControllerEnvelope answer{.identity = envelope_.identity, .incarnation = envelope_.incarnation};
+    if (std::holds_alternative<Hello>(envelope_.body)) {
+      answer.body = Refused{.code = Code::kUnavailable, .reason = why, .retry_ms = retry_ms};
+    } else {
+      answer.body = HeartbeatAck{.waits_for = why};
+    }
+    SendTo(std::string(Sender()), answer);
+  }
 }
 
 // Whether the connection has room: that of an identity may be over its number.

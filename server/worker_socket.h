@@ -56,6 +56,10 @@ class WorkerSocket final : public Messenger {
   // or the turn is over.
   const WorkerEnvelope* Receive(Instant now, Gate* gate, Turn* turn);
 
+  // Tells the senders of the messages that wait, as many as fit a turn, why they have no answer
+  // yet: a Hello is refused, to come again after retry_ms. No message counts; all are sent again.
+  void PutOff(const Gate& gate, const std::string& why, std::uint32_t retry_ms);
+
   // Whether the message that Receive gave is the first over its connection, and the incarnation's
   // from now on.
   bool fresh() const { return fresh_; }
@@ -97,6 +101,7 @@ class WorkerSocket final : public Messenger {
     std::uint64_t bytes = 0;  // of its messages, of which the guard has not been told
   };
 
+  bool Take(Turn* turn, std::uint64_t* bytes);
   std::uint64_t Untold(Incarnation incarnation);
   bool Delivered(const zmq::message_t& part, std::uint64_t bytes, const Rights* rights);
   std::string_view Sender() const;

@@ -149,10 +149,10 @@ TEST_F(ControllerTest, RestoresFromRecordsAndFromASnapshot) {
   for (const bool with_snapshot : {false, true}) {
     controller_ = Make();
     const std::uint64_t from = with_snapshot ? ports_.snapshot.first : 0;
-    const Status status =
-        controller_->Restore({9}, 1, Spec(), with_snapshot ? ports_.snapshot.second : "", from,
-                             std::span(ports_.records).subspan(from));
-    ASSERT_TRUE(status.ok()) << status.ToString();
+    StoredRun stored(1, Spec());
+    ASSERT_TRUE(stored.Load(with_snapshot ? ports_.snapshot.second : "", from).ok());
+    ASSERT_TRUE(stored.Add(std::span(ports_.records).subspan(from)).ok());
+    ASSERT_TRUE(controller_->Restore({9}, std::move(stored)).ok());
     EXPECT_EQ(controller_->runs().at(1)->StateHash(), hash);
   }
   // The group's other member signals: both are told, once the first one has been heard, too.
@@ -184,7 +184,9 @@ class ForgettingTest : public ControllerTest {
     ports_.records = kept;
     ports_.sent.clear();
     controller_ = Make();
-    ASSERT_TRUE(controller_->Restore({9 * kMillisecond}, 1, Spec(), "", 0, kept).ok());
+    StoredRun stored(1, Spec());
+    ASSERT_TRUE(stored.Add(kept).ok());
+    ASSERT_TRUE(controller_->Restore({9 * kMillisecond}, std::move(stored)).ok());
     Receive(9, Old(0, {.ack = 3}));  // hears of the restart
     ASSERT_EQ(ports_.Count<HeartbeatAck>(), 1);
   }
@@ -298,8 +300,8 @@ TEST_F(ForgettingTest, AStartOfThoseWhoComeBackGoesOnWithoutTheOthers) {
 
 TEST_F(ControllerTest, AHistoryThatCannotBeIsRefused) {
   StartTwo();
-  const auto restore = [this](std::vector<Record> records) {
-    return Make()->Restore({9}, 1, Spec(), "", 0, records);
+  const auto restore = [](const std::vector<Record>& records) {
+    return StoredRun(1, Spec()).Add(records);
   };
   EXPECT_TRUE(restore(ports_.records).ok());
   std::vector<Record> records = ports_.records;

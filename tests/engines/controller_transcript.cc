@@ -192,17 +192,14 @@ class ControllerPlay {
     for (const auto& [run, of] : runs) {
       const auto& started = std::get<RunStarted>(of.front().body);
       const JobSpec spec = SpecOf(started.job, started.spec).value();
-      std::string state;
-      if (snapshot) {
-        prd::Run replayed(run, spec);
-        Replay replay(&replayed);
-        for (const Record& record : of) {
-          if (!replay.Add(record).ok()) throw std::invalid_argument("the history is wrong");
-        }
-        state = SaveState(replayed);
+      StoredRun stored(run, spec);
+      Status status = stored.Add(of);
+      if (status.ok() && snapshot) {
+        const std::string state = SaveState(stored.run());
+        stored = StoredRun(run, spec);
+        status = stored.Load(state, of.size());
       }
-      const Status status = controller_->Restore(now_, run, spec, state, snapshot ? of.size() : 0,
-                                                 snapshot ? std::vector<Record>() : of);
+      if (status.ok()) status = controller_->Restore(now_, std::move(stored));
       if (!status.ok()) throw std::invalid_argument(status.ToString());
     }
     for (const auto& [id, run] : controller_->runs()) {

@@ -117,5 +117,47 @@ TEST_F(WorkerSocketTest, WhatIsReadLateEndsNoConnectionThatCameSince) {
   EXPECT_THAT(NextEnded(), ElementsAre(kWorker));
 }
 
+// While the daemon reads its history (Daemon::TellReading).
+TEST_F(WorkerSocketTest, WhoIsPutOffHearsWhyAndHasNoRouteYet) {
+  zmq::socket_t worker = Connect();
+  const auto says = [&](WorkerBody body) {
+    const WorkerEnvelope envelope{.identity = {3, 4},
+                                  .incarnation = kWorker,
+                                  .seq = 9,
+                                  .token = {7, 8},
+                                  .body = std::move(body)};
+    (void)worker.send(zmq::buffer(Encode(envelope)), zmq::send_flags::none);
+  };
+  const auto hears = [&]() -> std::optional<ControllerEnvelope> {
+    zmq::message_t answer;
+    const std::int64_t end = MonotonicNs() + kDeadlineMs * kMillisecond;
+    while (!worker.recv(answer, zmq::recv_flags::dontwait)) {
+      if (MonotonicNs() > end) return std::nullopt;
+      workers_->PutOff(gate_, "not yet", 500);
+      (void)::poll(nullptr, 0, 1);
+    }
+    return DecodeControllerEnvelope(answer.to_string_view()).value();
+  };
+  (void)worker.send(zmq::str_buffer("no message"), zmq::send_flags::none);
+  says(Hello{.job = "job"});
+  std::optional<ControllerEnvelope> answer = hears();
+  if (answer && std::get<Refused>(answer->body).code != Code::kUnavailable) answer = hears();
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->incarnation, kWorker);
+  EXPECT_EQ(std::get<Refused>(answer->body),
+            (Refused{.code = Code::kUnavailable, .reason = "not yet", .retry_ms = 500}));
+  for (WorkerBody body : {WorkerBody{Ready{.iteration = 1}}, WorkerBody{Heartbeat{}}}) {
+    says(std::move(body));
+    answer = hears();
+    ASSERT_TRUE(answer);
+    // It acknowledges nothing, and comes from the controller's life that the worker knows.
+    EXPECT_EQ(*answer, (ControllerEnvelope{.identity = {3, 4},
+                                           .incarnation = kWorker,
+                                           .body = HeartbeatAck{.waits_for = "not yet"}}));
+  }
+  EXPECT_EQ(workers_->routes(), 0u);
+  EXPECT_EQ(workers_->counters().malformed, 1u);
+}
+
 }  // namespace
 }  // namespace prd::worker_socket_test

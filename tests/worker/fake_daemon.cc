@@ -56,7 +56,9 @@ void FakeDaemon::MakePump() {
   for (const auto& [run, records] : runs) {
     JobSpec spec = spec_;
     spec.name = std::get<RunStarted>(records.front().body).job;
-    const Status status = controller_->Restore(Now(), run, spec, {}, 0, records);
+    StoredRun stored(run, spec);
+    Status status = stored.Add(records);
+    if (status.ok()) status = controller_->Restore(Now(), std::move(stored));
     if (!status.ok()) std::fprintf(stderr, "restore: %s\n", status.ToString().c_str());
     PRD_CHECK(status.ok());
   }

@@ -211,8 +211,10 @@ std::unique_ptr<Controller> SimController::Recover(bool from_snapshots, History*
     const auto* started =
         run.records.empty() ? nullptr : std::get_if<RunStarted>(&run.records.front().body);
     const JobSpec spec = started != nullptr ? SpecOf(started->spec) : *Spec("sim");
-    const Status status = controller->Restore(world_->now, id, spec, state, from,
-                                              std::span(run.records).subspan(from));
+    StoredRun stored(id, spec);
+    Status status = stored.Load(state, from);
+    if (status.ok()) status = stored.Add(std::span(run.records).subspan(from));
+    if (status.ok()) status = controller->Restore(world_->now, std::move(stored));
     if (!status.ok()) throw Violation("replay-state", status.ToString());
   }
   return controller;

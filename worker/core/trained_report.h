@@ -84,7 +84,7 @@ class TrainedReport {
     Trained& trained = progress_.trained;
     trained.steps = std::max(trained.steps, progress.trained.steps);
     trained.samples = std::max(trained.samples, progress.trained.samples);
-    progress_.workers = progress.workers;
+    if (progress.workers > 0) progress_.workers = progress.workers;  // else it was not told
     progress_.done = progress_.done || progress.done;
   }
 
