@@ -171,10 +171,13 @@ Status Export(HistorySource& source, const std::string& run, ExportFormat format
   if (format == ExportFormat::kTrace) exporter = std::make_unique<TraceExporter>(out);
   Status status;
   for (std::size_t i = 0; i < runs->size() && status.ok() && out->good(); ++i) {
-    status = ForEachRecord(source, (*runs)[i].run, 0, [&](const Record& record) {
-      exporter->Add(record);
-      return out->good() && !(console.stop && console.stop());
-    });
+    status = ForEachRecord(
+        source, (*runs)[i].run, 0,
+        [&](const Record& record) {
+          exporter->Add(record);
+          return out->good() && !(console.stop && console.stop());
+        },
+        file.empty());
   }
   if (status.ok() && console.stop && console.stop()) {
     status = Status(Code::kCancelled, "ended by a signal");

@@ -1,10 +1,14 @@
 #include "tools/prdctl/source.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
 #include <set>
 
 #include "common/base/text.h"
+#include "common/io/clock.h"
 #include "tools/prdctl/meters.h"
 
 namespace prd::ctl {
@@ -47,14 +51,46 @@ bool IsNumber(const std::string& words, RunId* id) {
   return parsed.ec == std::errc() && parsed.ptr == words.data() + words.size();
 }
 
+// On a terminal, for whoever waits longer than a moment.
+class ReadingProgress {
+ public:
+  ReadingProgress(RunId run, bool prints)
+      : run_(run),
+        terminal_(::isatty(STDERR_FILENO) == 1 && !(prints && ::isatty(STDOUT_FILENO) == 1)),
+        shown_ns_(MonotonicNs() + kPatience - kEvery) {}
+  ReadingProgress(const ReadingProgress&) = delete;
+  ReadingProgress& operator=(const ReadingProgress&) = delete;
+  ~ReadingProgress() {
+    if (shows_) std::fputs("\r\33[K", stderr);
+  }
+  void Show(std::uint64_t record) {
+    const std::int64_t now_ns = MonotonicNs();
+    if (!terminal_ || now_ns - shown_ns_ < kEvery) return;
+    shown_ns_ = now_ns;
+    shows_ = true;
+    std::fprintf(stderr, "\rreads run %s: %s records so far", std::to_string(run_).c_str(),
+                 std::to_string(record).c_str());
+  }
+
+ private:
+  static constexpr DurationNs kPatience = 2 * kSecond;
+  static constexpr DurationNs kEvery = kSecond / 2;
+  const RunId run_;
+  const bool terminal_;
+  std::int64_t shown_ns_;
+  bool shows_ = false;
+};
+
 }  // namespace
 
 Status ForEachRecord(HistorySource& source, RunId run, std::uint64_t from,
-                     const std::function<bool(const Record&)>& visit) {
+                     const std::function<bool(const Record&)>& visit, bool prints) {
+  ReadingProgress progress(run, prints);
   while (true) {
     Result<std::vector<Record>> records = source.Read(run, from, kChunkBytes, 0);
     if (!records.ok()) return records.status();
     if (records->empty()) return Status::Ok();
+    progress.Show(from);
     for (const Record& record : *records) {
       if (from == 1 && record.run == run) from = record.index;  // as the source has it
       if (record.run != run || record.index != from) {

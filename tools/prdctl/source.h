@@ -55,9 +55,10 @@ HistorySource::RecentRuns Newest(std::vector<RunInfo> runs, bool more,
 
 // Gives every record of a run from an index on to `visit`, until it returns false. kDataLoss when
 // an index is missing: what is computed from a history with a hole would be wrong. Records behind
-// record 0 that were removed (RunInfo::first) are not missed; TrimmedText tells of them.
+// record 0 that were removed (RunInfo::first) are not missed; TrimmedText tells of them. What takes
+// long is told on a terminal, unless visit `prints` there.
 Status ForEachRecord(HistorySource& source, RunId run, std::uint64_t from,
-                     const std::function<bool(const Record&)>& visit);
+                     const std::function<bool(const Record&)>& visit, bool prints = false);
 
 // The run that a person means: a run's number, a job's name (its newest run), or empty for the
 // newest of all. kNotFound says which there are.
