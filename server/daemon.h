@@ -58,6 +58,7 @@ class Daemon {
 
  private:
   Daemon(Config config, Notifier notifier);
+  std::optional<std::uint32_t> EndingSignal(int signals, int pause_ms);
   Status OpenHistory(int signals);
   Status Listen();
   LocalUsers WhoMayTrain() const;
@@ -114,6 +115,7 @@ class Daemon {
   Instant housekeep_at_;
   Instant reading_told_at_;      // while the history is read
   bool reload_refused_ = false;  // the last one
+  bool reload_due_ = false;      // SIGHUP came while it started
 };
 
 }  // namespace prd

@@ -42,18 +42,6 @@ constexpr int kRoomPauseMs = 250;  // between looks at a full disk
 constexpr std::uint32_t kReadingRetryMs = 500;
 constexpr DurationNs kTellReading = 5 * kSecond;
 
-// The number of a signal that ends prd, if one comes within the pause. SIGHUP is for a later
-// reload.
-std::optional<std::uint32_t> EndingSignal(int signals, int pause_ms) {
-  pollfd item{.fd = signals, .events = POLLIN, .revents = 0};
-  if (::poll(&item, 1, pause_ms) <= 0) return std::nullopt;
-  signalfd_siginfo info{};
-  while (::read(signals, &info, sizeof info) == sizeof info) {
-    if (info.ssi_signo != SIGHUP) return info.ssi_signo;
-  }
-  return std::nullopt;
-}
-
 // Descriptors that the history, prdctl, the metrics and the libraries need.
 constexpr std::size_t kOwnDescriptors = 512;
 // Connections that have said nothing. ZeroMQ needs up to 60 KiB for each, and time. A worker speaks
@@ -168,6 +156,19 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(Config config, Notifier notifier, 
   }
   daemon->notifier_.Ready();
   return daemon;
+}
+
+// While prd starts: the number of a signal that ends it, if one comes within the pause. A reload is
+// done once it runs.
+std::optional<std::uint32_t> Daemon::EndingSignal(int signals, int pause_ms) {
+  pollfd item{.fd = signals, .events = POLLIN, .revents = 0};
+  if (::poll(&item, 1, pause_ms) <= 0) return std::nullopt;
+  signalfd_siginfo info{};
+  while (::read(signals, &info, sizeof info) == sizeof info) {
+    if (info.ssi_signo != SIGHUP) return info.ssi_signo;
+    reload_due_ = true;
+  }
+  return std::nullopt;
 }
 
 // Waits for room where the disk is full, as a prd that runs does.

@@ -458,8 +458,10 @@ TEST(DaemonLife, OnAFullDiskItWaitsForRoomAndLosesNothing) {
   EXPECT_THAT(Tcp().Get(port, "/readyz"), AllOf(StartsWith("HTTP/1.1 503"), HasSubstr("no room")));
   EXPECT_THAT(Tcp().Get(port, "/healthz"), StartsWith("HTTP/1.1 200"));
   EXPECT_THAT(Tcp().Get(port, "/metrics"), HasSubstr("prd_history_stalled 1"));
+  daemon.Signal(SIGHUP);
   disk.MakeRoom();
   ASSERT_TRUE(daemon.WaitForNotice("READY=1")) << daemon.log();
+  EXPECT_TRUE(daemon.WaitForNotice("RELOADING=1")) << "asked for while it waited for room";
   EXPECT_THAT(Tcp().Get(port, "/readyz"), StartsWith("HTTP/1.1 200"));
   Pair pair(daemon);
   pair.Round(1);
