@@ -60,6 +60,7 @@ class Kubernetes(unittest.TestCase):
         labels = [self.pod["metadata"]["labels"], self.daemon_pod["metadata"]["labels"]]
         self.assertEqual([workers["podSelector"]["matchLabels"], controller["podSelector"]["matchLabels"]], labels)
         self.assertEqual(service["spec"]["selector"], labels[1])
+        self.assertTrue(service["spec"]["publishNotReadyAddresses"], "workers hear why they wait")
         self.assertEqual(environment["PRD_WORLD_SIZE"]["value"], str(self.job["completions"]))
         self.assertEqual(self.job["parallelism"], self.job["completions"])
         self.assertEqual((self.job["completionMode"], self.pod["spec"]["restartPolicy"]), ("Indexed", "Never"))  # for failures by index
