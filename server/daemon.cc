@@ -1,6 +1,5 @@
 #include "server/daemon.h"
 
-#include <csignal>
 #include <unordered_set>
 
 #include "common/io/clock.h"
@@ -20,7 +19,6 @@ constexpr std::size_t kTrimAtOnce = 64;  // runs
 Instant Daemon::Now() const { return {MonotonicNs() + clock_offset_}; }
 
 bool Daemon::Run() {
-  if (reload_due_) OnSignal(SIGHUP);
   while (!stopping_ && !writer_->failed()) {
     const Instant now = Now();
     Turn(now);

@@ -57,13 +57,14 @@ class Daemon {
   const std::string& endpoint() const { return workers_->listener().endpoint(); }
 
  private:
+  class StartSignals;
+
   Daemon(Config config, Notifier notifier);
-  std::optional<std::uint32_t> EndingSignal(int signals, int pause_ms);
-  Status OpenHistory(int signals);
+  Status OpenHistory(StartSignals* signals);
   Status Listen();
   LocalUsers WhoMayTrain() const;
-  Status Recover(int signals);
-  Status TellReading(int signals, const RestoreProgress& progress);
+  Status Recover(StartSignals* signals);
+  Status TellReading(const RestoreProgress& progress, StartSignals* signals, Instant* tell_at);
 
   Instant Now() const;
   void Wait(Instant now);
@@ -113,9 +114,7 @@ class Daemon {
   bool stopping_ = false;
   bool turned_ = false;  // something happened since the last housekeeping
   Instant housekeep_at_;
-  Instant reading_told_at_;      // while the history is read
   bool reload_refused_ = false;  // the last one
-  bool reload_due_ = false;      // SIGHUP came while it started
 };
 
 }  // namespace prd

@@ -113,6 +113,31 @@ std::string NeedRestart(const DaemonConfig& running, const DaemonConfig& wanted)
 
 }  // namespace
 
+// Signals that come while prd starts. A reload is for the daemon that runs.
+class Daemon::StartSignals {
+ public:
+  explicit StartSignals(int fd) : fd_(fd) {}
+  // The number of one that ends prd, if it comes within the pause.
+  std::optional<std::uint32_t> Ending(int pause_ms) {
+    pollfd item{.fd = fd_, .events = POLLIN, .revents = 0};
+    if (::poll(&item, 1, pause_ms) <= 0) return std::nullopt;
+    signalfd_siginfo info{};
+    while (::read(fd_, &info, sizeof info) == sizeof info) {
+      if (info.ssi_signo != SIGHUP) return info.ssi_signo;
+      reload_ = true;
+    }
+    return std::nullopt;
+  }
+  // The start is over: what was not for it comes again.
+  void GiveBack() const {
+    if (reload_) ::kill(::getpid(), SIGHUP);
+  }
+
+ private:
+  const int fd_;
+  bool reload_ = false;
+};
+
 Daemon::Daemon(Config config, Notifier notifier)
     : config_(std::move(config)), notifier_(std::move(notifier)) {}
 
@@ -129,10 +154,11 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(Config config, Notifier notifier, 
     if (!metrics.ok()) return metrics.status();
     daemon->metrics_ = std::make_unique<MetricsPublisher>(std::move(*metrics), settings.state_dir);
   }
-  PRD_RETURN_IF_ERROR(daemon->OpenHistory(signals));
+  StartSignals start_signals(signals);
+  PRD_RETURN_IF_ERROR(daemon->OpenHistory(&start_signals));
   daemon->recorder_ = std::make_unique<Recorder>(daemon->history_.get());
   PRD_RETURN_IF_ERROR(daemon->Listen());
-  PRD_RETURN_IF_ERROR(daemon->Recover(signals));
+  PRD_RETURN_IF_ERROR(daemon->Recover(&start_signals));
   daemon->counts_ =
       std::make_unique<DaemonCounts>(DaemonCounts::Sources{.controller = daemon->controller_.get(),
                                                            .recorder = daemon->recorder_.get(),
@@ -155,24 +181,12 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(Config config, Notifier notifier, 
     daemon->metrics_->metrics()->SetUnready("");
   }
   daemon->notifier_.Ready();
+  start_signals.GiveBack();
   return daemon;
 }
 
-// While prd starts: the number of a signal that ends it, if one comes within the pause. A reload is
-// done once it runs.
-std::optional<std::uint32_t> Daemon::EndingSignal(int signals, int pause_ms) {
-  pollfd item{.fd = signals, .events = POLLIN, .revents = 0};
-  if (::poll(&item, 1, pause_ms) <= 0) return std::nullopt;
-  signalfd_siginfo info{};
-  while (::read(signals, &info, sizeof info) == sizeof info) {
-    if (info.ssi_signo != SIGHUP) return info.ssi_signo;
-    reload_due_ = true;
-  }
-  return std::nullopt;
-}
-
 // Waits for room where the disk is full, as a prd that runs does.
-Status Daemon::OpenHistory(int signals) {
+Status Daemon::OpenHistory(StartSignals* signals) {
   const DaemonConfig& settings = config_.daemon;
   for (bool told = false;; told = true) {
     Result<std::unique_ptr<RocksHistory>> history = RocksHistory::Open(
@@ -192,7 +206,7 @@ Status Daemon::OpenHistory(int signals) {
     notifier_.TellStatus("waits for room on the disk of " + settings.state_dir);
     notifier_.Send("EXTEND_TIMEOUT_USEC=60000000");
     if (metrics_ != nullptr) metrics_->TellFull(full.message());
-    if (const auto signal = EndingSignal(signals, kRoomPauseMs)) {
+    if (const auto signal = signals->Ending(kRoomPauseMs)) {
       return Status(Code::kCancelled, "stopping on signal " + std::to_string(*signal));
     }
   }
@@ -256,32 +270,33 @@ LocalUsers Daemon::WhoMayTrain() const {
 }
 
 // While the history is read, everybody hears that the daemon is there, and how far it is.
-Status Daemon::TellReading(int signals, const RestoreProgress& progress) {
-  if (const auto signal = EndingSignal(signals, 0)) {
+// `tell_at`: when others are told than those who ask; 0 at first.
+Status Daemon::TellReading(const RestoreProgress& progress, StartSignals* signals,
+                           Instant* tell_at) {
+  if (const auto signal = signals->Ending(0)) {
     return Status(Code::kCancelled, "stopping on signal " + std::to_string(*signal));
   }
-  const std::string how = "prd has just started and reads its history: record " +
-                          std::to_string(progress.read) + " of " +
-                          std::to_string(progress.records) + " of a run";
+  const std::string how = "prd has just started and reads its history, " +
+                          std::to_string(progress.percent) + " % so far";
   zap_->Serve();
   workers_->PutOff(*gate_, how, kReadingRetryMs);
   admin_->Serve([&how](const Rights&, const AdminRequest&) -> AdminReply {
     return AdminError{.code = Code::kUnavailable, .message = how + "; try again when it has"};
   });
   const Instant now{MonotonicNs()};
-  if (now < reading_told_at_) return Status::Ok();
-  if (reading_told_at_.ns != 0) {
+  if (now < *tell_at) return Status::Ok();
+  if (tell_at->ns != 0) {
     spdlog::info("reads the history of run {} of job {}: record {} of {}", progress.run,
                  progress.job, progress.read, progress.records);
   }
-  reading_told_at_ = now + kTellReading;
+  *tell_at = now + kTellReading;
   notifier_.TellStatus(how);
   notifier_.Send("EXTEND_TIMEOUT_USEC=60000000");
   if (metrics_ != nullptr) metrics_->TellReading(how);
   return Status::Ok();
 }
 
-Status Daemon::Recover(int signals) {
+Status Daemon::Recover(StartSignals* signals) {
   const Result<Instant> last = LastRecordedNow(*history_);
   if (!last.ok()) return last.status();
   clock_offset_ = std::max<DurationNs>(0, *last - Instant{MonotonicNs()});
@@ -306,9 +321,10 @@ Status Daemon::Recover(int signals) {
   writer_ = std::make_unique<HistoryWriter>(controller_.get(), history_.get(),
                                             metrics_ != nullptr ? metrics_->metrics() : nullptr);
   revocation_ = std::make_unique<Revocation>(access_.get(), workers_.get(), controller_.get());
+  Instant tell_at;
   const Result<RestoreSummary> summary = RestoreRuns(
       [this] { return Now(); }, history_.get(), controller_.get(),
-      [this, signals](const RestoreProgress& progress) { return TellReading(signals, progress); });
+      [&](const RestoreProgress& progress) { return TellReading(progress, signals, &tell_at); });
   if (!summary.ok()) return summary.status();
   revocation_->SetDue();  // by what the config said before
   for (const auto& [id, run] : controller_->runs()) {

@@ -26,10 +26,23 @@ Result<JobSpec> SpecOf(const RocksHistory& history, RunId run) {
 // Reads runs back one after the other, in pieces.
 class Reader {
  public:
-  Reader(const RocksHistory& history, const RestoreWatch& watch, std::size_t piece_bytes)
-      : history_(history), watch_(watch), piece_bytes_(piece_bytes) {}
+  Reader(const RocksHistory& history, const RestoreWatch& watch, std::size_t piece_bytes,
+         const std::vector<RunInfo>& runs)
+      : history_(history), watch_(watch), piece_bytes_(piece_bytes) {
+    for (const RunInfo& info : runs) all_ += info.ended ? 0 : info.records;
+  }
 
   Result<StoredRun> Read(const RunInfo& info) {
+    Result<StoredRun> run = ReadNewest(info);
+    before_ += info.records;
+    return run;
+  }
+
+  // The watch's error, after which nothing is read.
+  const Status& stopped() const { return stopped_; }
+
+ private:
+  Result<StoredRun> ReadNewest(const RunInfo& info) {
     Result<JobSpec> spec = SpecOf(history_, info.run);
     if (!spec.ok()) return spec.status();
     const Result<Snapshot> snapshot = history_.ReadSnapshot(info.run);
@@ -47,16 +60,16 @@ class Reader {
     return ReadFrom(info, std::move(*spec), {});
   }
 
-  // The watch's error, after which nothing is read.
-  const Status& stopped() const { return stopped_; }
-
- private:
   Result<StoredRun> ReadFrom(const RunInfo& info, JobSpec spec, const Snapshot& snapshot) {
     StoredRun run(info.run, std::move(spec));
     PRD_RETURN_IF_ERROR(run.Load(snapshot.state, snapshot.index));
     for (;;) {
-      stopped_ =
-          watch_({.run = info.run, .job = info.job, .read = run.next(), .records = info.records});
+      const std::uint64_t read = std::min(before_ + run.next(), all_);
+      stopped_ = watch_({.run = info.run,
+                         .job = info.job,
+                         .read = run.next(),
+                         .records = info.records,
+                         .percent = static_cast<int>(all_ == 0 ? 100 : read * 100 / all_)});
       PRD_RETURN_IF_ERROR(stopped_);
       const Result<std::vector<Record>> records = history_.Read(info.run, run.next(), piece_bytes_);
       if (!records.ok()) return records.status();
@@ -68,6 +81,8 @@ class Reader {
   const RocksHistory& history_;
   const RestoreWatch& watch_;
   const std::size_t piece_bytes_;
+  std::uint64_t all_ = 0;     // records of the runs to read
+  std::uint64_t before_ = 0;  // of those that were read
   Status stopped_;
 };
 
@@ -91,7 +106,7 @@ Result<RestoreSummary> RestoreRuns(const std::function<Instant()>& now, RocksHis
   const Result<std::vector<RunInfo>> runs = history->ListRuns();
   if (!runs.ok()) return runs.status();
   // All are read before the first one's leases begin.
-  Reader reader(*history, watch, piece_bytes);
+  Reader reader(*history, watch, piece_bytes, *runs);
   std::map<RunId, Result<StoredRun>> read;
   for (const RunInfo& info : *runs) {
     if (info.ended) continue;

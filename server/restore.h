@@ -25,6 +25,7 @@ struct RestoreProgress {
   std::string job;
   std::uint64_t read = 0;  // records, or what a snapshot stands for
   std::uint64_t records = 0;
+  int percent = 0;  // of the records of all runs
 };
 // Called before the first record is read and after each piece: a long history takes minutes
 // (server/README.md, "Upgrades"). An error ends the restore.

@@ -97,6 +97,7 @@ class RestoreTest : public ::testing::Test, private History, private Messenger {
 TEST_F(RestoreTest, ALongHistoryIsReadInPiecesAndLeasesBeginAfterTheLast) {
   const std::unique_ptr<Controller> controller = Make();
   std::map<RunId, std::vector<std::uint64_t>> read;
+  std::vector<int> percents;
   std::vector<std::size_t> pieces_at_now;
   std::size_t pieces = 0;
   const auto watch = [&](const RestoreProgress& progress) {
@@ -104,6 +105,7 @@ TEST_F(RestoreTest, ALongHistoryIsReadInPiecesAndLeasesBeginAfterTheLast) {
     EXPECT_EQ(progress.job, kJobs[progress.run - 1]);
     EXPECT_EQ(progress.records, history_->ListRuns().value()[progress.run - 1].records);
     read[progress.run].push_back(progress.read);
+    percents.push_back(progress.percent);
     return Status::Ok();
   };
   const auto now = [&] {
@@ -121,6 +123,9 @@ TEST_F(RestoreTest, ALongHistoryIsReadInPiecesAndLeasesBeginAfterTheLast) {
     EXPECT_TRUE(std::is_sorted(at.begin(), at.end()));
     EXPECT_GT(at.size(), 5u);
   }
+  EXPECT_TRUE(std::is_sorted(percents.begin(), percents.end()));
+  EXPECT_EQ(percents.front(), 0);
+  EXPECT_EQ(percents.back(), 100);
   EXPECT_EQ(pieces_at_now, std::vector<std::size_t>(2, pieces));
 }
 
