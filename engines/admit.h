@@ -23,7 +23,8 @@ struct Admission {
 };
 Admission Admit(const RunState& run, const WorkerEnvelope& envelope);
 
-// Whether the message names an incarnation that is there, and has not its token.
+// Whether the message names an incarnation that is there, and has not its token: Admit says
+// kForeign, whatever else it names.
 bool IsForeign(const RunState& run, const WorkerEnvelope& envelope);
 
 // What is wrong with a ready signal of a worker that is there; empty: nothing.

@@ -156,7 +156,7 @@ bool Controller::Foreign(const WorkerEnvelope& envelope) const {
   }
   const std::vector<RunId> runs = presence_.RunsOf(envelope.incarnation);
   return std::any_of(runs.begin(), runs.end(),
-                     [&](RunId run) { return runs_.at(run)->Foreign(envelope); });
+                     [&](RunId run) { return IsForeign(*runs_.at(run), envelope); });
 }
 
 RunId Controller::RunOf(const std::string& job) const {

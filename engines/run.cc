@@ -349,7 +349,8 @@ void Run::ToEngine(const Event& event) {
 
 void Run::DeliverReady(Rank rank) {
   if (roster_[rank].state != State::kActive) return;
-  const bool copies = context_.joining != Engine::Joining::kAnytime && Count(State::kAdopting) > 0;
+  const bool copies =
+      context_.joining != Engine::Joining::kAnytime && roster_.Count(State::kAdopting) > 0;
   const bool withhold = copies || paused() || orders_.Drains(rank);
   const auto event = ready_.Deliver(rank, withhold);
   if (event && !shares_.Collect(rank)) ToEngine(*event);
@@ -458,12 +459,14 @@ void Run::LookAtDoubtedStart() {
 
 Run::Phase Run::phase() const {
   if (ended()) return Phase::kEnded;
-  if (Count(State::kFinal) > 0) return Phase::kAveraging;
-  if (!start_.made() && Count(State::kStarting) == 0 && Count(State::kJoining) > 0) {
+  if (roster_.Count(State::kFinal) > 0) return Phase::kAveraging;
+  if (!start_.made() && roster_.Count(State::kStarting) == 0 &&
+      roster_.Count(State::kJoining) > 0) {
     return Phase::kForming;
   }
   if (switching()) return Phase::kSwitching;
-  return live() > 0 && Count(State::kFinishing) == live() ? Phase::kFinishing : Phase::kTraining;
+  return live() > 0 && roster_.Count(State::kFinishing) == live() ? Phase::kFinishing
+                                                                  : Phase::kTraining;
 }
 
 void Run::Progress() {
@@ -484,11 +487,12 @@ void Run::Progress() {
       break;
     case Phase::kSwitching: {
       // Paused and not yet joined workers enter the next run unchanged.
-      const int still = Count(State::kFinishing) + Count(State::kPaused) + Count(State::kJoining);
+      const int still = roster_.Count(State::kFinishing) + roster_.Count(State::kPaused) +
+                        roster_.Count(State::kJoining);
       if (still < live() || !groups().empty()) break;
-      if (Count(State::kFinishing) > 0) {
+      if (roster_.Count(State::kFinishing) > 0) {
         Gather(GroupKind::kFinal, State::kFinishing, State::kFinal);
-      } else if (Count(State::kJoining) > 0) {
+      } else if (roster_.Count(State::kJoining) > 0) {
         EndForNext();
       }
       break;
@@ -503,7 +507,7 @@ void Run::Progress() {
 // All others have finished, and wait for workers that are to copy a model and reach nobody who has
 // one.
 void Run::EndWithoutCutOff() {
-  const int joining = Count(State::kJoining), finishing = Count(State::kFinishing);
+  const int joining = roster_.Count(State::kJoining), finishing = roster_.Count(State::kFinishing);
   if (joining == 0 || finishing == 0 || joining + finishing != live() || switching()) return;
   const std::vector<Rank> behind = roster_.RanksIn(State::kJoining);
   std::vector<Rank> all = roster_.RanksIn(State::kFinishing);
@@ -527,7 +531,8 @@ void Run::MoveWorkersOn() {
   admit_resuming();
   if (copies_.any_behind()) joiners_.Rejoin();
   if (!held_.empty()) held_.Look();
-  const bool copies = context_.joining != Engine::Joining::kAnytime && Count(State::kAdopting) > 0;
+  const bool copies =
+      context_.joining != Engine::Joining::kAnytime && roster_.Count(State::kAdopting) > 0;
   if (ready_.withheld() > 0 && !copies && !paused()) {
     for (Rank rank = ready_.NextWithheld(0); rank != kNoRank;
          rank = ready_.NextWithheld(rank + 1)) {
@@ -536,7 +541,7 @@ void Run::MoveWorkersOn() {
   }
   if (copies_.any_behind()) joiners_.Rejoin();  // a withheld signal may be late
   if (copies_.stranded() > 0) joiners_.HelpStranded();
-  if (Count(State::kJoining) > 0 && start_.made() && !switching()) joiners_.Admit();
+  if (roster_.Count(State::kJoining) > 0 && start_.made() && !switching()) joiners_.Admit();
   for (const Rank rank : shares_.Look()) ToEngine(*ready_.Deliver(rank, false));
   if (held_.TakeSurvey()) {
     link_reports_.Survey();
@@ -557,7 +562,7 @@ void Run::MakeStart() {
         });
     needed = start_.Needed(last_now(), spec_, returns);
   }
-  if (Count(State::kJoining) < needed || !held_.CanMeet(State::kJoining)) return;
+  if (roster_.Count(State::kJoining) < needed || !held_.CanMeet(State::kJoining)) return;
   start_.EndGrace();
   Gather(GroupKind::kInitial, State::kJoining, State::kStarting);
 }

@@ -66,9 +66,6 @@ class Run final : private RunActions, public RunState {
 
   // Whether to step a worker's message, given the present state.
   Admission Admit(const WorkerEnvelope& envelope) const { return prd::Admit(*this, envelope); }
-  // The message names an incarnation that is here, and its sender has not that one's token: it is
-  // kForeign here, and whatever else it names.
-  bool Foreign(const WorkerEnvelope& envelope) const { return IsForeign(*this, envelope); }
   // Whether an operator can do this now; else why not.
   Status CheckAct(const OperatorActed& act) const { return prd::CheckAct(*this, act); }
 
@@ -86,7 +83,6 @@ class Run final : private RunActions, public RunState {
     return prd::Explain(*this, now, rank);
   }
   std::string WaitsFor(Instant now, Rank rank) const { return prd::WaitsFor(*this, now, rank); }
-  std::string StartWaits(Instant now) const { return prd::StartWaits(*this, now); }
 
   void Archive(StateArchive& ar) { RunState::Archive(ar); }
   // Loads what SaveState(*this) gave, for the same spec. An error leaves the run unusable.
@@ -105,7 +101,6 @@ class Run final : private RunActions, public RunState {
     kEnded,
   };
   Phase phase() const;
-  int Count(State state) const { return roster_.Count(state); }
 
   void OnWorker(const WorkerEnvelope& envelope);
   void OnDeadline();

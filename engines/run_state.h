@@ -81,7 +81,6 @@ class RunState {
   }  // as long as workers()
   // How far the job is, as its workers are told.
   JobProgress progress() const;
-  std::uint64_t nonfinite() const { return clock_.nonfinite(); }  // of all ranks
   // The worker that has stopped the job, and why: "stopped by rank 0: REASON"; empty: nobody.
   const std::string& stopped_by() const { return clock_.stopped_by(); }
   const Divergence& divergence() const { return divergence_.divergence(); }

@@ -225,7 +225,7 @@ void JobMeters::Look(Instant now, const Run& run, RunMeters* meters, Now* of) {
     of->interval_s =
         std::max(of->interval_s, meters->interval_s > 0 ? meters->interval_s : kFirstInterval);
   }
-  if (run.StartWaits(now).empty()) {
+  if (StartWaits(run, now).empty()) {
     meters->most_here = 0;
   } else {
     if (run.live() > meters->most_here) meters->came = now;

@@ -19,7 +19,7 @@ void Notices::TellStarts(Instant now, const Controller& controller) {
   std::map<RunId, StartWait> waits;
   std::size_t said = 0;
   for (const auto& [id, run] : controller.runs()) {
-    const std::string why = run->StartWaits(now);
+    const std::string why = StartWaits(*run, now);
     if (why.empty()) continue;
     const auto known = start_waits_.find(id);
     StartWait& wait = waits[id] = known != start_waits_.end()

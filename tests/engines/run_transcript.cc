@@ -308,7 +308,7 @@ class RunPlay {
     const auto say = [this](const std::string& who, const std::string& why) {
       Say(who + (why.empty() ? "does not wait" : why));
     };
-    if (command->words().empty()) say("the start: ", run_->StartWaits(at));
+    if (command->words().empty()) say("the start: ", StartWaits(*run_, at));
     for (const Rank rank : command->Ranks()) {
       say(RankName(rank) + ": ", run_->WaitsFor(at, rank));
     }
@@ -350,7 +350,7 @@ class RunPlay {
             "ended", run_->ended(), kUnlessZero)("finished", run_->finished(), kUnlessZero)(
             "stopped_by", run_->stopped_by(), kUnlessZero)("groups", groups, kUnlessZero)(
             "broken_links", links, kUnlessZero)("differ", run_->divergence().ranks, kUnlessZero)(
-            "nonfinite", run_->nonfinite(), kUnlessZero)("draining", draining, kUnlessZero)(
+            "nonfinite", run_->clock().nonfinite(), kUnlessZero)("draining", draining, kUnlessZero)(
             "dismissed", run_->dismissed(), kUnlessZero)(
             "refusals", run_->refusals().size(), kUnlessZero)("numbers_of", given, kUnlessZero)
             .Text());

@@ -45,8 +45,8 @@ BUGS = {
         "before.empty() || Planted(\"unfolded-with-new-parameters\") ? Memory::Tensors()"),
     "folded-as-a-change": (
         "group_reduction.cc",
-        "OwnPart::What::kVirtual && !store->folded;",
-        "OwnPart::What::kVirtual && (!store->folded || Planted(\"folded-as-a-change\"));"),
+        "OwnPart::What::kVirtual && !store->fold.there;",
+        "OwnPart::What::kVirtual && (!store->fold.there || Planted(\"folded-as-a-change\"));"),
     "copied-while-a-result-lands": (
         "fetch.cc",
         "  if (waiting_.empty() || store_->landing) return;\n",

@@ -106,7 +106,7 @@ void GroupBook::Copies(std::uint32_t worker, RunId run, const StartFetch& fetch)
 void GroupBook::GoesOn(std::uint32_t worker, const ReplicaStore& store) {
   Side& side = sides_[worker];
   const bool inbox = side.formed != nullptr && side.formed->what.landing == Landing::kInbox;
-  if ((!inbox && !side.copies) || store.folding) return;
+  if ((!inbox && !side.copies) || store.fold.open) return;
   const Layout& shape = store.background ? store.parameters : store.gradients;
   side.inbox.clear();
   if (store.inbox.rounds != 0) side.inbox = Values(shape, InboxOf(store));
@@ -251,7 +251,7 @@ void GroupBook::CheckUntouched(std::uint32_t worker, const Formed& formed, std::
     const Numbers inbox = empty ? Numbers() : Values(shape, InboxOf(store));
     if (inbox == side.inbox) return;
     const std::optional<Numbers>& gave = formed.members[position].gave;
-    if (store.folded && gave) return CheckFolded(worker, formed, *gave, store);
+    if (store.fold.there && gave) return CheckFolded(worker, formed, *gave, store);
     throw Violation("untouched", WorkerName(worker) + "'s inbox is changed by " +
                                      GroupName(formed.group.id) + ", which failed");
   }

@@ -144,7 +144,7 @@ void MeshGroupLaws::CheckUntouched(Worker* worker, const Formed& formed, const T
 // Some elements of an inbox that was folded may be the result already.
 void MeshGroupLaws::CheckFolded(Worker* worker, const Formed& formed, const Taking& member) {
   const ReplicaStore& store = *worker->replica.store();
-  if (!store.folded || !member.gave) return;
+  if (!store.fold.there || !member.gave) return;
   const Layout& layout = store.parameters;
   const std::vector<double> row = Values(layout, CopyOf(store.inbox.row));
   if (row != *member.gave) {

@@ -222,7 +222,7 @@ void MeshPlane::Serve(Node* node) {
   node->replica.Settle();
   if (node->group && node->what.landing == Landing::kInbox) {
     std::vector<double> parameters = node->replica.Parameters();
-    if (node->replica.store()->folding) {
+    if (node->replica.store()->fold.open) {
       masses_.Changes(node->worker, std::move(parameters));
     } else {
       masses_.Holds(node->worker, node->replica.Held(), std::move(parameters));

@@ -66,7 +66,7 @@ Bytes SumOf(const ReplicaStore& store, std::initializer_list<Memory::Input> from
 Bytes SharedOf(const ReplicaStore& store) {
   if (!store.base.empty()) return SumOf(store, {{Memory::In(store.base.data())}});
   if (!store.background || store.inbox.rounds == 0) return SumOf(store, {{Memory::Tensors()}});
-  if (store.folding && store.before.empty()) {
+  if (store.fold.open && store.fold.before.empty()) {
     return SumOf(store, {{Memory::In(store.inbox.row.data())}});
   }
   Bytes inbox = InboxOf(store);
@@ -75,8 +75,8 @@ Bytes SharedOf(const ReplicaStore& store) {
 
 Bytes InboxOf(const ReplicaStore& store) {
   Bytes inbox = CopyOf(store.inbox.row);
-  if (!store.folded) return inbox;
-  Bytes before = CopyOf(store.before);
+  if (!store.fold.there) return inbox;
+  Bytes before = CopyOf(store.fold.before);
   const Memory::Place start = before.empty() ? Memory::Tensors() : Memory::In(before.data());
   return SumOf(store, {{Memory::In(inbox.data())}, {start, {-1, -1}}});
 }

@@ -55,7 +55,7 @@ bool GroupReduction::Advance(Instant now) {
 // Before that the replica is as it was, and may be copied, also by a member that this one waits
 // for.
 void GroupReduction::NoteLanding() {
-  if (context_.store->folding) context_.store->landing = reduction_->landed();
+  if (context_.store->fold.open) context_.store->landing = reduction_->landed();
   const bool gradients = part_.what() == OwnPart::What::kGradients;
   if (gradients || !part_.InPlace() || !reduction_->landed()) return;
   context_.store->landing = part_.Commits();
@@ -92,7 +92,7 @@ void GroupReduction::Staged() {
     options.base = store->base.data();
     options.share = WeightOf(OuterRate(context_.plan));
   } else if (part_.ReplacesOutbox(started_) || part_.InPlace()) {
-    const bool change = part_.what() == OwnPart::What::kVirtual && !store->folded;
+    const bool change = part_.what() == OwnPart::What::kVirtual && !store->fold.there;
     options.into = change ? Reduction::Into::kChange : Reduction::Into::kRow;
   } else if (part_.Arrives()) {
     options.into = Reduction::Into::kStaging;

@@ -16,7 +16,7 @@
 // by the result, or by what it changes. So are parameters and gradients of a replica on a host that
 // are averaged while their caller waits, chunk by chunk; and parameters whose changes since a
 // round's start are. A reduction that fails after that leaves some chunks averaged. The next group
-// averages parameters again; a folded inbox (ReplicaStore::folded) keeps the chunks that it has.
+// averages parameters again; a folded inbox (ReplicaStore::fold) keeps the chunks that it has.
 // Gradients and changes it takes as they are where some member has the
 // average, and sums where none has (Reduction::Options::done): so all have one average of each
 // element, and nothing is in it twice. Nobody copies a replica whose parameters are being replaced
@@ -70,7 +70,7 @@ class GroupReduction {
 
   GroupReduction(Context context, Instant now, const Group& group, Reduced what, Iteration gain,
                  bool in_place);
-  ~GroupReduction() { context_.store->landing = context_.store->folding = false; }
+  ~GroupReduction() { context_.store->landing = context_.store->fold.open = false; }
   // Reports nothing.
   void Cancel(Instant now);
 

@@ -79,7 +79,7 @@ Status ReplicaStore::Whole() const {
 void ReplicaStore::UseMemory(std::unique_ptr<Memory> other) {
   const std::lock_guard lock(mutex);
   Empty();
-  for (Row* row : {&initial, &outbox, &inbox.row, &base, &before}) *row = Row();
+  for (Row* row : {&initial, &outbox, &inbox.row, &base, &fold.before}) *row = Row();
   outbox_written.reset();
   averaged.Forget();
   kept.Forget();
@@ -144,8 +144,8 @@ void ReplicaStore::GiveAveraged() {
 }
 
 void ReplicaStore::Empty() {
-  owes = folded = false;
-  before = Row();
+  owes = fold.there = false;
+  fold.before = Row();
   inbox.rounds = 0;
   inbox.gain = 0;
 }
@@ -206,7 +206,7 @@ std::optional<std::int64_t> ReplicaStore::AddInbox() {
   if (!background || inbox.rounds == 0) return 0;
   PRD_CHECK(inbox.row.size() == parameters.bytes());
   Unfold();
-  if (folded) return std::nullopt;
+  if (fold.there) return std::nullopt;
   AboutToChange();
   memory->Combine(parameters, Memory::Tensors(), {{Memory::Tensors()}, {Memory::In(inbox.row)}});
   averaged.Written();
@@ -218,9 +218,9 @@ std::shared_ptr<Transfer> ReplicaStore::ReadVirtual(const Memory::Place& row) co
   const Memory::Input now = {Memory::Tensors()};
   if (inbox.rounds == 0) return memory->Combine(parameters, row, {now});
   const Memory::Input changes = {Memory::In(inbox.row)};  // first: `row` may be there
-  if (!folded) return memory->Combine(parameters, row, {changes, now});
-  if (before.empty()) return memory->Combine(parameters, row, {changes});
-  memory->Combine(parameters, row, {changes, {Memory::In(before), kMinus}});  // as Unfold
+  if (!fold.there) return memory->Combine(parameters, row, {changes, now});
+  if (fold.before.empty()) return memory->Combine(parameters, row, {changes});
+  memory->Combine(parameters, row, {changes, {Memory::In(fold.before), kMinus}});  // as Unfold
   return memory->Combine(parameters, row, {{row}, now});
 }
 
@@ -245,7 +245,7 @@ void ReplicaStore::TakeVirtual() {
   Unfold();
   if (inbox.rounds != 0 && !memory->device()) {
     ReadVirtual(Memory::In(inbox.row));
-    owes = folded = folding = true;
+    owes = fold.there = fold.open = true;
     return;
   }
   if (outbox.empty() && inbox.rounds == 0) SwapBoxes();
@@ -262,10 +262,10 @@ void ReplicaStore::TakeChange(const Memory::Place& average, Weight initial_share
 }
 
 void ReplicaStore::LandChange(Iteration gain) {
-  PRD_CHECK(owes && (folded ? inbox.row : outbox).size() == parameters.bytes());
+  PRD_CHECK(owes && (fold.there ? inbox.row : outbox).size() == parameters.bytes());
   owes = false;
-  if (folded) {
-    folding = false;
+  if (fold.there) {
+    fold.open = false;
     Unfold();
     ++inbox.rounds;
   } else if (inbox.rounds++ == 0) {
@@ -278,20 +278,20 @@ void ReplicaStore::LandChange(Iteration gain) {
 }
 
 void ReplicaStore::Unfold() {
-  if (!folded || folding) return;
+  if (!fold.there || fold.open) return;
   const Memory::Place row = Memory::In(inbox.row);
-  const Memory::Place start = before.empty() ? Memory::Tensors() : Memory::In(before);
+  const Memory::Place start = fold.before.empty() ? Memory::Tensors() : Memory::In(fold.before);
   memory->Combine(parameters, row, {{row}, {start, kMinus}});
-  owes = folded = false;
-  before = Row();
+  owes = fold.there = false;
+  fold.before = Row();
 }
 
 // The parameters are about to change.
 void ReplicaStore::KeepBefore() {
   Unfold();
-  if (!folded || !before.empty()) return;
-  memory->Size(&before, MemoryUse::kOutbox, parameters.bytes());
-  memory->Combine(parameters, Memory::In(before), {{Memory::Tensors()}});
+  if (!fold.there || !fold.before.empty()) return;
+  memory->Size(&fold.before, MemoryUse::kOutbox, parameters.bytes());
+  memory->Combine(parameters, Memory::In(fold.before), {{Memory::Tensors()}});
 }
 
 void ReplicaStore::TakeDifference() {

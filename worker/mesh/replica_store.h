@@ -70,12 +70,13 @@ struct ReplicaStore {
 
   // On a host a reduction of AveragesInBackground folds the inbox: parameters + inbox take its
   // place, are contributed, and are replaced by the average. When the reduction is over, also if it
-  // fails, what is there less the parameters of its start is the inbox. `before` has these, from
-  // when they change.
-  bool folded = false;
-  Row before;
-  // The reduction may still write. Only the background thread writes this.
-  std::atomic<bool> folding = false;
+  // fails, what is there less the parameters of its start is the inbox.
+  struct Fold {
+    bool there = false;
+    Row before;  // the parameters of the reduction's start, from when they change
+    // The reduction may still write. Only the background thread writes this.
+    std::atomic<bool> open = false;
+  } fold;
   // TrainsInRounds, on a host: what a round's result comes to. It is the inbox's own row where the
   // inbox is empty, and becomes the inbox then. The background thread's alone.
   Row arriving;
@@ -129,7 +130,7 @@ struct ReplicaStore {
   // Before the replica changes, or the tensors are no longer to be read. REQUIRES: mutex is held.
   void AboutToChange() {
     standing.CopyRest();
-    if (folded) KeepBefore();
+    if (fold.there) KeepBefore();
   }
   // Averaged state, from the caller's tensors to the shadow; at a step's beginning, perhaps later.
   // And back, if the shadow is newer. REQUIRES: mutex is held; the caller's thread, or it waits.
@@ -225,7 +226,7 @@ struct ReplicaStore {
   std::shared_ptr<Transfer> ReadVirtual(const Memory::Place& row) const;
   void TakeVirtual();
   // The row of what is contributed, if that is none of the caller's.
-  std::byte* contributed() { return (folded ? inbox.row : outbox).data(); }
+  std::byte* contributed() { return (fold.there ? inbox.row : outbox).data(); }
   // outbox = average - outbox. The average is a row and the initial model's share.
   void TakeChange(const Memory::Place& average, Weight initial_share);
   // inbox += outbox, which has average - outbox and is worth `gain` iterations. Groups that add
