@@ -64,7 +64,7 @@ class Daemon {
   Status Listen();
   LocalUsers WhoMayTrain() const;
   Status Recover(StartSignals* signals);
-  Status TellReading(const RestoreProgress& progress, StartSignals* signals, Instant* tell_at);
+  void TellReading(const RestoreProgress& progress, Instant* tell_at);
 
   Instant Now() const;
   void Wait(Instant now);

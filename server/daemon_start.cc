@@ -40,6 +40,7 @@ Status RaiseFileLimit() {
 constexpr int kRoomPauseMs = 250;  // between looks at a full disk
 
 constexpr std::uint32_t kReadingRetryMs = 500;
+constexpr DurationNs kLongReading = kSecond;
 constexpr DurationNs kTellReading = 5 * kSecond;
 
 // Descriptors that the history, prdctl, the metrics and the libraries need.
@@ -270,12 +271,8 @@ LocalUsers Daemon::WhoMayTrain() const {
 }
 
 // While the history is read, everybody hears that the daemon is there, and how far it is.
-// `tell_at`: when others are told than those who ask; 0 at first.
-Status Daemon::TellReading(const RestoreProgress& progress, StartSignals* signals,
-                           Instant* tell_at) {
-  if (const auto signal = signals->Ending(0)) {
-    return Status(Code::kCancelled, "stopping on signal " + std::to_string(*signal));
-  }
+// `tell_at`: when those are told who do not ask.
+void Daemon::TellReading(const RestoreProgress& progress, Instant* tell_at) {
   const std::string how = "prd has just started and reads its history, " +
                           std::to_string(progress.percent) + " % so far";
   zap_->Serve();
@@ -284,16 +281,13 @@ Status Daemon::TellReading(const RestoreProgress& progress, StartSignals* signal
     return AdminError{.code = Code::kUnavailable, .message = how + "; try again when it has"};
   });
   const Instant now{MonotonicNs()};
-  if (now < *tell_at) return Status::Ok();
-  if (tell_at->ns != 0) {
-    spdlog::info("reads the history of run {} of job {}: record {} of {}", progress.run,
-                 progress.job, progress.read, progress.records);
-  }
+  if (now < *tell_at) return;
   *tell_at = now + kTellReading;
+  spdlog::info("reads the history of run {} of job {}: record {} of {}", progress.run, progress.job,
+               progress.read, progress.records);
   notifier_.TellStatus(how);
   notifier_.Send("EXTEND_TIMEOUT_USEC=60000000");
   if (metrics_ != nullptr) metrics_->TellReading(how);
-  return Status::Ok();
 }
 
 Status Daemon::Recover(StartSignals* signals) {
@@ -321,10 +315,18 @@ Status Daemon::Recover(StartSignals* signals) {
   writer_ = std::make_unique<HistoryWriter>(controller_.get(), history_.get(),
                                             metrics_ != nullptr ? metrics_->metrics() : nullptr);
   revocation_ = std::make_unique<Revocation>(access_.get(), workers_.get(), controller_.get());
+  // Before that, messages wait for the runs, and need not be sent again.
+  const Instant long_at{MonotonicNs() + kLongReading};
   Instant tell_at;
-  const Result<RestoreSummary> summary = RestoreRuns(
-      [this] { return Now(); }, history_.get(), controller_.get(),
-      [&](const RestoreProgress& progress) { return TellReading(progress, signals, &tell_at); });
+  const auto watch = [&](const RestoreProgress& progress) {
+    if (const auto signal = signals->Ending(0)) {
+      return Status(Code::kCancelled, "stopping on signal " + std::to_string(*signal));
+    }
+    if (Instant{MonotonicNs()} >= long_at) TellReading(progress, &tell_at);
+    return Status::Ok();
+  };
+  const Result<RestoreSummary> summary =
+      RestoreRuns([this] { return Now(); }, history_.get(), controller_.get(), watch);
   if (!summary.ok()) return summary.status();
   revocation_->SetDue();  // by what the config said before
   for (const auto& [id, run] : controller_->runs()) {
