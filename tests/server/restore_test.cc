@@ -140,7 +140,9 @@ TEST_F(RestoreTest, ASignalMeanwhileLeavesAllAsItWas) {
         RestoreRuns([] { return Instant{9}; }, history_.get(), controller.get(), watch, kPiece);
     EXPECT_EQ(summary.status(), Status(Code::kCancelled, "stopping on signal 15"));
     EXPECT_TRUE(controller->runs().empty());
-    for (const RunInfo& info : history_->ListRuns().value()) EXPECT_FALSE(info.ended);
+    const std::vector<RunInfo> runs = history_->ListRuns().value();
+    ASSERT_THAT(runs, SizeIs(2));
+    for (const RunInfo& info : runs) EXPECT_FALSE(info.ended);
   }
 }
 
