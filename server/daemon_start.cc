@@ -287,7 +287,7 @@ void Daemon::TellReading(const RestoreProgress& progress, Instant* tell_at) {
                progress.read, progress.records);
   notifier_.TellStatus(how);
   notifier_.Send("EXTEND_TIMEOUT_USEC=60000000");
-  if (metrics_ != nullptr) metrics_->TellReading(how);
+  if (metrics_ != nullptr) metrics_->TellUnready(how);
 }
 
 Status Daemon::Recover(StartSignals* signals) {
@@ -315,7 +315,7 @@ Status Daemon::Recover(StartSignals* signals) {
   writer_ = std::make_unique<HistoryWriter>(controller_.get(), history_.get(),
                                             metrics_ != nullptr ? metrics_->metrics() : nullptr);
   revocation_ = std::make_unique<Revocation>(access_.get(), workers_.get(), controller_.get());
-  // Before that, messages wait for the runs, and need not be sent again.
+  // A message that comes before this stays in the socket until the runs are back.
   const Instant long_at{MonotonicNs() + kLongReading};
   Instant tell_at;
   const auto watch = [&](const RestoreProgress& progress) {

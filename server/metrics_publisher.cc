@@ -29,12 +29,11 @@ void MetricsPublisher::TellFull(const std::string& why) {
   page.Add("history_stalled", {}, 1);
   page.Add("history_free_bytes", {}, static_cast<double>(DiskUseOf(state_dir_).free));
   metrics_->Publish(std::move(page));
-  metrics_->SetUnready(why);
-  metrics_->Alive();
+  TellUnready(why);
 }
 
-void MetricsPublisher::TellReading(const std::string& how) {
-  metrics_->SetUnready(how);
+void MetricsPublisher::TellUnready(const std::string& why) {
+  metrics_->SetUnready(why);
   metrics_->Alive();
 }
 

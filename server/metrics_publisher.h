@@ -30,7 +30,8 @@ class MetricsPublisher {
                std::size_t waiting);
   // Before there is a history: the disk has no room for it.
   void TellFull(const std::string& why);
-  void TellReading(const std::string& how);  // the history, before the first Publish
+  // Before the first Publish; the daemon's thread is alive.
+  void TellUnready(const std::string& why);
   // Publish is due then at the latest: some of it changes by itself.
   Instant refresh_at() const { return refresh_at_; }
 

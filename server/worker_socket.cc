@@ -111,7 +111,8 @@ void WorkerSocket::PutOff(const Gate& gate, const std::string& why, std::uint32_
   Turn turn;
   for (std::uint64_t bytes = 0; Take(&turn, &bytes);) {
     (void)Delivered(body_, bytes, gate.RightsOf(body_));
-    // In the name of the life of the controller that the worker knows: the next one is yet to come.
+    // The identity is the one that the worker knows: the new controller's is told once it has its
+    // runs.
     ControllerEnvelope answer{.identity = envelope_.identity, .incarnation = envelope_.incarnation};
     if (std::holds_alternative<Hello>(envelope_.body)) {
       answer.body = Refused{.code = Code::kUnavailable, .reason = why, .retry_ms = retry_ms};
