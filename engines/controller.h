@@ -87,6 +87,9 @@ class Controller {
   // version that does not come back at once (Hello::returns_at_once) has its lease.
   void Connection(Instant now, Incarnation incarnation, bool there);
 
+  // Until now no message of a worker was taken, whoever sent one: all leases begin anew.
+  void HeardNobody(Instant now) { links_.BeginLeases(now); }
+
   // Expires leases, and deadlines of engines and of workers without a connection, that are due.
   void Tick(Instant now);
 

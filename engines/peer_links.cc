@@ -250,6 +250,10 @@ void PeerLinks::NoteSleep(Instant now) {
   }
 }
 
+void PeerLinks::BeginLeases(Instant now) {
+  for (auto& [id, links] : runs_) links.floor = now;
+}
+
 std::optional<DurationNs> PeerLinks::Silence(Instant now, RunId id, Rank rank) const {
   const auto links = runs_.find(id);
   if (links == runs_.end() || rank < 0) return std::nullopt;

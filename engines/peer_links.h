@@ -95,6 +95,8 @@ class PeerLinks {
   // Call with every turn. A controller that was itself stopped for long (suspended, swapped out)
   // has heard nobody: all leases begin anew.
   void NoteSleep(Instant now);
+  // The same where its caller has taken nothing from workers until now.
+  void BeginLeases(Instant now);
   // ns since the worker was last heard of; nullopt if it is not there.
   std::optional<DurationNs> Silence(Instant now, RunId run, Rank rank) const;
 

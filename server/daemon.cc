@@ -35,7 +35,13 @@ bool Daemon::Run() {
 // ---- one turn ----
 
 void Daemon::Turn(Instant now) {
-  if (writer_->stalled() && (now < writer_->retry_at() || !Flush(now))) return;
+  if (writer_->stalled()) {
+    if (now < writer_->retry_at() || !Flush(now)) {
+      return workers_->PutOff(*access_, "prd cannot write its history now (see its log)",
+                              kPutOffMs);
+    }
+    controller_->HeardNobody(now);
+  }
   if (revocation_->due()) revocation_->Evict(now, ThisReload());
   TakeMessages(now, true);
   controller_->Tick(now);

@@ -1,9 +1,10 @@
 // The daemon: sockets, clock, history and signals around the controller, in one thread.
 //
 // Each turn reads workers' messages, lets the controller decide, appends one batch to the history,
-// sends, and only then reads on. While the history has no room, the daemon reads no worker's
-// message and sends nothing. It tries again with growing pauses, and nothing is lost. If a write
-// fails half-way, the daemon ends, and the next one goes on from the recorded history.
+// sends, and only then reads on. While the history has no room, the daemon takes no worker's
+// message and decides nothing: who sends one hears why it waits, and sends it again. It tries
+// again with growing pauses, and nothing is lost. If a write fails half-way, the daemon ends, and
+// the next one goes on from the recorded history.
 #ifndef PRD_SERVER_DAEMON_H_
 #define PRD_SERVER_DAEMON_H_
 
@@ -14,6 +15,7 @@
 #include <zmq.hpp>
 
 #include "common/base/admin.h"
+#include "common/io/curve.h"
 #include "config/config.h"
 #include "engines/controller.h"
 #include "server/access.h"
@@ -39,6 +41,9 @@ namespace prd {
 // What the keys of [daemon] are where the file does not say.
 DaemonConfig DaemonDefaults();
 
+// Those who are put off come again after so long.
+inline constexpr std::uint32_t kPutOffMs = 500;
+
 class Daemon {
  public:
   // Opens the history, restores its runs, and listens. `signals` is a signalfd of SIGTERM, SIGINT
@@ -61,7 +66,9 @@ class Daemon {
 
   Daemon(Config config, Notifier notifier);
   Status OpenHistory(StartSignals* signals);
-  Status Listen();
+  Result<std::optional<CurveKeys>> OwnKeys() const;
+  Status ListenToWorkers();
+  Status ListenToAdmin();
   LocalUsers WhoMayTrain() const;
   Status Recover(StartSignals* signals);
   void TellReading(const RestoreProgress& progress, Instant* tell_at);

@@ -39,7 +39,6 @@ Status RaiseFileLimit() {
 
 constexpr int kRoomPauseMs = 250;  // between looks at a full disk
 
-constexpr std::uint32_t kReadingRetryMs = 500;
 constexpr DurationNs kLongReading = kSecond;
 constexpr DurationNs kTellReading = 5 * kSecond;
 
@@ -158,7 +157,8 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(Config config, Notifier notifier, 
   StartSignals start_signals(signals);
   PRD_RETURN_IF_ERROR(daemon->OpenHistory(&start_signals));
   daemon->recorder_ = std::make_unique<Recorder>(daemon->history_.get());
-  PRD_RETURN_IF_ERROR(daemon->Listen());
+  if (daemon->workers_ == nullptr) PRD_RETURN_IF_ERROR(daemon->ListenToWorkers());
+  PRD_RETURN_IF_ERROR(daemon->ListenToAdmin());
   PRD_RETURN_IF_ERROR(daemon->Recover(&start_signals));
   daemon->counts_ =
       std::make_unique<DaemonCounts>(DaemonCounts::Sources{.controller = daemon->controller_.get(),
@@ -186,7 +186,7 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(Config config, Notifier notifier, 
   return daemon;
 }
 
-// Waits for room where the disk is full, as a prd that runs does.
+// Waits for room where the disk is full, as a prd that runs does. Workers hear why they wait.
 Status Daemon::OpenHistory(StartSignals* signals) {
   const DaemonConfig& settings = config_.daemon;
   for (bool told = false;; told = true) {
@@ -199,11 +199,12 @@ Status Daemon::OpenHistory(StartSignals* signals) {
     const Status& full = history.status();
     if (full.code() != Code::kResourceExhausted) return full;
     if (!told) {
-      spdlog::error(
-          "{}. prd starts once there is room; nothing is lost, and workers wait as long as their "
-          "PRD_TIMEOUT_MS says (a minute)",
-          full.message());
+      spdlog::error("{}. prd starts once there is room; nothing is lost, and workers wait",
+                    full.message());
     }
+    if (workers_ == nullptr) PRD_RETURN_IF_ERROR(ListenToWorkers());
+    zap_->Serve();
+    workers_->PutOff(*access_, "prd has just started and waits for room on its disk", kPutOffMs);
     notifier_.TellStatus("waits for room on the disk of " + settings.state_dir);
     notifier_.Send("EXTEND_TIMEOUT_USEC=60000000");
     if (metrics_ != nullptr) metrics_->TellFull(full.message());
@@ -213,8 +214,19 @@ Status Daemon::OpenHistory(StartSignals* signals) {
   }
 }
 
+// The daemon's own; without them workers are told apart by their users.
+Result<std::optional<CurveKeys>> Daemon::OwnKeys() const {
+  const std::string& file = config_.daemon.curve_secret_key_file;
+  std::optional<CurveKeys> none;
+  if (file.empty()) return none;
+  Result<CurveKeys> read = ReadSecretKeyFile(file);
+  if (!read.ok()) return read.status();
+  HideMemory();
+  return std::optional<CurveKeys>(std::move(*read));
+}
+
 // Messages may queue up from here on; none counts before the runs are back.
-Status Daemon::Listen() {
+Status Daemon::ListenToWorkers() {
   const DaemonConfig& settings = config_.daemon;
   Result<Access> access = Access::Load(config_);
   if (!access.ok()) return access.status();
@@ -223,19 +235,15 @@ Status Daemon::Listen() {
   Result<std::unique_ptr<ZapHandler>> zap = ZapHandler::Make(context_, access_.get(), &audit_);
   if (!zap.ok()) return zap.status();
   zap_ = std::move(*zap);
-  std::optional<CurveKeys> keys;
-  if (!settings.curve_secret_key_file.empty()) {
-    Result<CurveKeys> read = ReadSecretKeyFile(settings.curve_secret_key_file);
-    if (!read.ok()) return read.status();
-    keys = std::move(*read);
-    HideMemory();
-  }
+  const Result<std::optional<CurveKeys>> own = OwnKeys();
+  if (!own.ok()) return own.status();
+  const std::optional<CurveKeys>& keys = *own;
   public_key_ = keys ? keys->public_key : "";
   std::string listen = settings.listen;
   if (listen.empty()) {
-    Result<std::string> own = MakeOwnEndpoint();
-    if (!own.ok()) return own.status();
-    listen = std::move(*own);
+    Result<std::string> made = MakeOwnEndpoint();
+    if (!made.ok()) return made.status();
+    listen = std::move(*made);
   } else if (!keys && !listen.starts_with("ipc://")) {
     spdlog::warn(
         "listen = \"{}\" without CURVE keys: every user of this host can train along, and be in "
@@ -245,10 +253,6 @@ Status Daemon::Listen() {
   }
   Result<ConnectionGuard::Options> guard = GuardOptions(settings);
   if (!guard.ok()) return guard.status();
-  Result<std::unique_ptr<AdminServer>> admin = AdminServer::Make(
-      {.endpoint = settings.admin, .keys = keys}, history_.get(), *access_, &audit_);
-  if (!admin.ok()) return admin.status();
-  admin_ = std::move(*admin);
   Result<std::unique_ptr<Listener>> workers =
       Listener::Make(context_, {.key = "listen",
                                 .endpoint = listen,
@@ -260,6 +264,16 @@ Status Daemon::Listen() {
                                 .max_part_bytes = settings.max_message_bytes});
   if (!workers.ok()) return workers.status();
   workers_ = std::make_unique<WorkerSocket>(std::move(*workers));
+  return Status::Ok();
+}
+
+Status Daemon::ListenToAdmin() {
+  const Result<std::optional<CurveKeys>> keys = OwnKeys();
+  if (!keys.ok()) return keys.status();
+  Result<std::unique_ptr<AdminServer>> admin = AdminServer::Make(
+      {.endpoint = config_.daemon.admin, .keys = *keys}, history_.get(), *access_, &audit_);
+  if (!admin.ok()) return admin.status();
+  admin_ = std::move(*admin);
   if (metrics_ != nullptr) recorder_->TellMeters(metrics_->meters());
   return Status::Ok();
 }
@@ -276,7 +290,7 @@ void Daemon::TellReading(const RestoreProgress& progress, Instant* tell_at) {
   const std::string how = "prd has just started and reads its history, " +
                           std::to_string(progress.percent) + " % so far";
   zap_->Serve();
-  workers_->PutOff(*gate_, how, kReadingRetryMs);
+  workers_->PutOff(*access_, how, kPutOffMs);
   admin_->Serve([&how](const Rights&, const AdminRequest&) -> AdminReply {
     return AdminError{.code = Code::kUnavailable, .message = how + "; try again when it has"};
   });

@@ -12,12 +12,11 @@
 
 namespace prd {
 
-std::vector<std::uint32_t> InputWait::Wait(DurationNs time, bool heard) {
+std::vector<std::uint32_t> InputWait::Wait(DurationNs time, bool ends) {
   // Rounded up: a wait that ends early would only be repeated.
   const DurationNs left = std::max<DurationNs>(time, 0);
   const auto timeout_ms = static_cast<int>((left + kMillisecond - 1) / kMillisecond);
-  const bool waits =
-      !requests_ && !arrivals_ && (!heard || !HasMessage(workers_->listener().socket()));
+  const bool waits = !requests_ && !arrivals_ && !HasMessage(workers_->listener().socket());
   std::array<pollfd, 5> items{};
   std::size_t count = 0;
   const auto add = [&](int fd) -> const pollfd& {
@@ -27,10 +26,8 @@ std::vector<std::uint32_t> InputWait::Wait(DurationNs time, bool heard) {
   const pollfd& signals = add(signals_);
   const pollfd& admin = add(admin_->descriptor());
   const pollfd& zap = add(zap_->socket().get(zmq::sockopt::fd));
-  if (heard) {
-    add(workers_->listener().socket().get(zmq::sockopt::fd));
-    add(workers_->listener().guard().ended());
-  }
+  add(workers_->listener().socket().get(zmq::sockopt::fd));
+  if (ends) add(workers_->listener().guard().ended());
   std::vector<std::uint32_t> came;
   if (::poll(items.data(), count, waits ? timeout_ms : 0) <= 0) return came;
   requests_ = requests_ || admin.revents != 0;

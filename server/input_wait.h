@@ -21,9 +21,9 @@ class InputWait {
   InputWait(int signals, const AdminServer* admin, ZapHandler* zap, WorkerSocket* workers)
       : signals_(signals), admin_(admin), zap_(zap), workers_(workers) {}
 
-  // Until something has come, or for so long. Workers' messages count if they are `heard`. Returns
-  // the signals that have come.
-  std::vector<std::uint32_t> Wait(DurationNs time, bool heard);
+  // Until something has come, or for so long. That a worker's connection has ended counts if
+  // `ends` says so. Returns the signals that have come.
+  std::vector<std::uint32_t> Wait(DurationNs time, bool ends);
 
   // Whether a request of prdctl may wait for the daemon's answer; once.
   bool TakeRequests() { return std::exchange(requests_, false); }

@@ -107,10 +107,10 @@ const WorkerEnvelope* WorkerSocket::Receive(Instant now, Gate* gate, Turn* turn)
   return nullptr;
 }
 
-void WorkerSocket::PutOff(const Gate& gate, const std::string& why, std::uint32_t retry_ms) {
+void WorkerSocket::PutOff(const Access& access, const std::string& why, std::uint32_t retry_ms) {
   Turn turn;
   for (std::uint64_t bytes = 0; Take(&turn, &bytes);) {
-    (void)Delivered(body_, bytes, gate.RightsOf(body_));
+    (void)Delivered(body_, bytes, access.Find(WhoSent(body_)));
     // The identity is the one that the worker knows: the new controller's is told once it has its
     // runs.
     ControllerEnvelope answer{.identity = envelope_.identity, .incarnation = envelope_.incarnation};

@@ -21,6 +21,7 @@
 #include "common/io/log.h"
 #include "engines/ports.h"
 #include "prd/status.h"
+#include "server/access.h"
 #include "server/gate.h"
 #include "server/listener.h"
 
@@ -58,7 +59,7 @@ class WorkerSocket final : public Messenger {
 
   // Tells the senders of the messages that wait, as many as fit a turn, why they have no answer
   // yet: a Hello is refused, to come again after retry_ms. No message counts; all are sent again.
-  void PutOff(const Gate& gate, const std::string& why, std::uint32_t retry_ms);
+  void PutOff(const Access& access, const std::string& why, std::uint32_t retry_ms);
 
   // Whether the message that Receive gave is the first over its connection, and the incarnation's
   // from now on.

@@ -151,8 +151,9 @@ class ControllerPlay {
     Flush();
   }
   void Disk(Command* command) {
-    ports_->full = command->TakeFlag("full");
+    const bool was_full = std::exchange(ports_->full, command->TakeFlag("full"));
     Flush();
+    if (was_full && !ports_->full) controller_->HeardNobody(now_);
   }
   void Operate(Command* command) {
     OperatorActed act{

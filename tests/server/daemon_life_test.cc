@@ -380,6 +380,17 @@ class SmallDisk {
   bool mounted_ = false;
 };
 
+// There may be acknowledgements of before.
+bool HearsWhyItWaits(RawWorker* worker, const std::string& why) {
+  for (int i = 0; i < 20; ++i) {
+    worker->Heartbeat();
+    const auto ack = worker->Expect<HeartbeatAck>();
+    if (!ack) return false;
+    if (ack->waits_for == why) return true;
+  }
+  return false;
+}
+
 TEST(DaemonLife, AFullDiskHoldsDecisionsUpAndLosesNone) {
   const int port = Tcp().FreePort();
   DaemonProcess daemon(Jobs("*"), "metrics = \"127.0.0.1:" + std::to_string(port) + "\"");
@@ -401,6 +412,14 @@ TEST(DaemonLife, AFullDiskHoldsDecisionsUpAndLosesNone) {
   while (const auto early = pair.a.Receive(100)) {  // acknowledgements of before
     EXPECT_FALSE(std::holds_alternative<Group>(early->body));
   }
+  // Whoever says something hears why nothing is decided.
+  EXPECT_TRUE(HearsWhyItWaits(&pair.a, "prd cannot write its history now (see its log)"));
+  RawWorker third(daemon.endpoint(), 13);
+  third.Send(RawWorker::HelloFor("job", 1));
+  const auto refused = third.Expect<Refused>();
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->code, Code::kUnavailable);
+  EXPECT_THAT(refused->reason, HasSubstr("prd cannot write its history now"));
   disk.MakeRoom();
   const auto ga = pair.a.Reduce();
   const auto gb = pair.b.Reduce();
@@ -468,6 +487,7 @@ TEST(DaemonLife, OnAFullDiskItWaitsForRoomAndLosesNothing) {
   daemon.Kill();
   for (const std::uintmax_t free : {0, 24 << 10, 48 << 10}) {
     waits(free);
+    EXPECT_TRUE(HearsWhyItWaits(&pair.a, "prd has just started and waits for room on its disk"));
     daemon.Kill();
     disk.MakeRoom();
   }

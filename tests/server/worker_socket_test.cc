@@ -133,7 +133,7 @@ TEST_F(WorkerSocketTest, WhoIsPutOffHearsWhyAndHasNoRouteYet) {
     const std::int64_t end = MonotonicNs() + kDeadlineMs * kMillisecond;
     while (!worker.recv(answer, zmq::recv_flags::dontwait)) {
       if (MonotonicNs() > end) return std::nullopt;
-      workers_->PutOff(gate_, "not yet", 500);
+      workers_->PutOff(access_, "not yet", 500);
       (void)::poll(nullptr, 0, 1);
     }
     return DecodeControllerEnvelope(answer.to_string_view()).value();
