@@ -41,7 +41,7 @@ namespace prd {
 // What the keys of [daemon] are where the file does not say.
 DaemonConfig DaemonDefaults();
 
-// Those who are put off come again after so long.
+// A worker that is put off comes again after so long.
 inline constexpr std::uint32_t kPutOffMs = 500;
 
 class Daemon {

@@ -36,7 +36,14 @@ std::uint64_t FrameRun(const Welcome& welcome) {
 
 // The address of this host at which the session listens.
 Result<std::string> ListenAt(const SessionOptions& options, LineLog* log) {
-  Result<std::string> towards = AddressTowards(options.controller);
+  // Where the address is given, the controller's name may be found later, too.
+  const auto now = std::chrono::steady_clock::now();
+  Result<std::string> towards = AwaitAddressTowards(
+      options.controller, options.address.empty() ? now + options.timeout : now,
+      [&](const std::string& why) {
+        const auto s = std::chrono::duration_cast<std::chrono::seconds>(options.timeout).count();
+        log->Say(why + "; it is asked for again, for " + std::to_string(s) + " s");
+      });
   const bool remote = towards.ok() && !IsLoopbackAddress(*towards);
   if (!options.announce_address.empty()) {
     PRD_RETURN_IF_ERROR(CheckAnnounced(options.announce_address, remote));

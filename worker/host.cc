@@ -4,6 +4,7 @@
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -21,6 +22,7 @@ namespace prd {
 namespace {
 
 constexpr std::string_view kTcp = "tcp://";
+constexpr int kAskAgainMs = 250;  // for a name
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
 // In brackets or without; nullopt: a name, or nothing.
@@ -110,6 +112,18 @@ Result<std::string> AddressTowards(const std::string& endpoint) {
                       "host that the other workers' hosts can reach");
   }
   return own;
+}
+
+Result<std::string> AwaitAddressTowards(const std::string& endpoint,
+                                        std::chrono::steady_clock::time_point end,
+                                        const std::function<void(const std::string& why)>& waits) {
+  for (bool told = false;; told = true) {
+    Result<std::string> address = AddressTowards(endpoint);
+    const bool again = !address.ok() && address.status().code() == Code::kUnavailable;
+    if (!again || std::chrono::steady_clock::now() >= end) return address;
+    if (!told) waits(address.status().message());
+    if (::poll(nullptr, 0, kAskAgainMs) < 0) return address;
+  }
 }
 
 std::string AddressOfHost(const std::string& endpoint) {

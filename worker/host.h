@@ -2,6 +2,8 @@
 #ifndef PRD_WORKER_HOST_H_
 #define PRD_WORKER_HOST_H_
 
+#include <chrono>
+#include <functional>
 #include <string>
 
 #include "prd/status.h"
@@ -23,6 +25,13 @@ bool IsLoopbackAddress(const std::string& address);
 // kUnavailable when the endpoint names no host that can be found now; kInvalidArgument when no
 // route leads there, and when the address is link-local: other hosts cannot reach that.
 Result<std::string> AddressTowards(const std::string& endpoint);
+
+// The same, but while it would be kUnavailable, as a name is that DNS does not have yet, it is
+// asked for again, until `end` or until a signal's handler has run in this thread. `waits` is
+// called once, with the reason, before the first pause.
+Result<std::string> AwaitAddressTowards(const std::string& endpoint,
+                                        std::chrono::steady_clock::time_point end,
+                                        const std::function<void(const std::string& why)>& waits);
 
 // Where AddressTowards leads to this host itself by its name, as Debian's /etc/hosts has it: an
 // address that other hosts have for it, that of its default route or of an interface that is up.

@@ -2,21 +2,32 @@
 // addresses are written out, and localhost is in every host's own table.
 #include "worker/host.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netdb.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "worker/own_process.h"
 
 namespace prd {
+
+int asked_for_later = 0;
+
 namespace {
 
+using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST(HostTest, ANameOfBothKindsIsReachedByIpv4) {
@@ -34,6 +45,45 @@ TEST(HostTest, TheAddressTowardsLoopbackIsLoopback) {
   const Result<std::string> ipv6 = AddressTowards("tcp://[::1]:5775");
   if (!ipv6.ok()) GTEST_SKIP() << "this host has no IPv6: " << ipv6.status().ToString();
   EXPECT_EQ(*ipv6, "::1");
+}
+
+// A name that DNS has after a while, as that of a service that is just being made.
+TEST(HostTest, ANameThatIsNotThereYetIsAskedForAgain) {
+  using std::chrono::steady_clock;
+  std::vector<std::string> told;
+  const auto waits = [&told](const std::string& why) { told.push_back(why); };
+  const std::string later = "tcp://later.test:5775";
+  asked_for_later = 0;
+  const Result<std::string> found =
+      AwaitAddressTowards(later, steady_clock::now() + std::chrono::minutes(1), waits);
+  ASSERT_TRUE(found.ok()) << found.status().ToString();
+  EXPECT_EQ(*found, "127.0.0.1");
+  EXPECT_THAT(told, ElementsAre(AllOf(HasSubstr(later), HasSubstr("Name or service not known"))));
+  // But no longer than it may, and not where the endpoint is wrong.
+  asked_for_later = -1'000'000;
+  EXPECT_EQ(AwaitAddressTowards(later, steady_clock::now(), waits).status().code(),
+            Code::kUnavailable);
+  EXPECT_EQ(
+      AwaitAddressTowards("tcp://nowhere", steady_clock::now() + std::chrono::minutes(1), waits)
+          .status()
+          .code(),
+      Code::kInvalidArgument);
+  EXPECT_EQ(told.size(), 1u);
+}
+
+// So that Ctrl-C ends it in Python, whose own handler only takes note.
+TEST(HostTest, ASignalEndsTheWaitForAName) {
+  struct sigaction take_note {};
+  struct sigaction before {};
+  take_note.sa_handler = [](int) {};
+  ASSERT_EQ(::sigaction(SIGALRM, &take_note, &before), 0);
+  asked_for_later = -1'000'000;
+  const auto waits = [](const std::string&) { ::ualarm(50'000, 50'000); };
+  const Result<std::string> found = AwaitAddressTowards(
+      "tcp://later.test:5775", std::chrono::steady_clock::time_point::max(), waits);
+  ::ualarm(0, 0);
+  ::sigaction(SIGALRM, &before, nullptr);
+  EXPECT_EQ(found.status().code(), Code::kUnavailable);
 }
 
 TEST(HostTest, ErrorsSayWhatWasFound) {
@@ -124,3 +174,14 @@ TEST(OwnProcessTest, WhatHasItsNumberLaterStaysTheChilds) {
 
 }  // namespace
 }  // namespace prd
+
+// In place of the system's in this program, which asks for no name but localhost and this one.
+extern "C" int getaddrinfo(const char* name, const char* service, const addrinfo* hints,
+                           addrinfo** found) {
+  const auto real = reinterpret_cast<decltype(&getaddrinfo)>(::dlsym(RTLD_NEXT, "getaddrinfo"));
+  if (name == nullptr || std::string_view(name) != "later.test") {
+    return real(name, service, hints, found);
+  }
+  if (++prd::asked_for_later < 4) return EAI_NONAME;
+  return real("127.0.0.1", service, hints, found);
+}
