@@ -114,6 +114,81 @@ class Interrupts(unittest.TestCase):
                 session.finish()
             thread.join()
 
+    def interrupted(self, session, call):
+        inside = interrupt_once(lambda: session.in_call)
+        with self.assertRaises(KeyboardInterrupt):
+            call()
+        inside.join()
+        self.assertTrue(session.in_call)
+
+    def test_a_call_that_is_made_again_is_the_one_that_was_interrupted(self):
+        with place.Cluster(place.job("all-reduce", 2)) as c:
+            go_on = threading.Semaphore(0)
+            means = []
+
+            def other():
+                values, gradients = numpy.zeros(SIZE, numpy.float32), numpy.ones(SIZE, numpy.float32)
+                with new_session(c, 1) as session:
+                    go_on.acquire()
+                    session.attach(values, gradients, lambda: None)
+                    for value in (3, 30, 300):
+                        go_on.acquire()
+                        means.append(session.mean([value]))
+                    go_on.acquire()
+                    session.finish()
+
+            thread = threading.Thread(target=other)
+            thread.start()
+            values, gradients = numpy.zeros(SIZE, numpy.float32), numpy.ones(SIZE, numpy.float32)
+            with new_session(c, 0) as session:
+                def attach():
+                    session.attach(values, gradients, lambda: None)
+
+                self.interrupted(session, attach)
+                go_on.release()
+                attach()
+                with self.assertRaises(prd.FailedPrecondition):
+                    attach()
+                with self.assertRaisesRegex(prd.FailedPrecondition, "paused"):
+                    with session.pause():  # it is attached as any other
+                        session.finish()
+                self.interrupted(session, lambda: session.mean([1]))
+                go_on.release()
+                self.assertEqual(session.mean([1]), [2])
+                self.interrupted(session, lambda: session.mean([10]))
+                go_on.release()
+                session.proceed()
+                self.assertEqual(session.mean([10]), [20])
+                go_on.release()
+                self.assertEqual(session.mean([100]), [200])
+                self.interrupted(session, session.finish)
+                go_on.release()
+                session.finish()
+                session.finish()
+                self.assertFalse(session._handle.in_job)
+            thread.join()
+            self.assertEqual(means, [[2], [20], [200]])
+
+    def test_a_pause_whose_block_never_ran_is_undone(self):
+        with place.Cluster(place.job("p-reduce", 1)) as c:
+            values, gradients = numpy.zeros(SIZE, numpy.float32), numpy.ones(SIZE, numpy.float32)
+            with new_session(c, 0) as session:
+                session.attach(values, gradients, lambda: None)
+                session.step()
+
+                def pause():
+                    with session.pause():
+                        self.fail("the block begins once the call has ended")
+
+                c.daemon.send_signal(signal.SIGSTOP)  # whose answer it waits for
+                self.interrupted(session, pause)
+                c.daemon.send_signal(signal.SIGCONT)
+                session.step()
+                with session.pause():
+                    pass
+                session.step()
+                session.finish()
+
     def test_leave_gives_up_the_call_that_was_interrupted(self):
         with place.Cluster(place.job("all-reduce", 2)) as c:
             values = numpy.zeros(SIZE, numpy.float32)

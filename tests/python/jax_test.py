@@ -5,9 +5,11 @@ import contextlib
 import io
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
+import time
 import unittest
 
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -143,8 +145,103 @@ class Jax(unittest.TestCase):
                 self.assertEqual({str(leaf.dtype) for leaf in jax.tree_util.tree_leaves(worker.params)}, {"bfloat16"})
                 with self.assertRaisesRegex(prd.InvalidArgument, "needed is the tree of params"):
                     worker.step({"other": jnp.zeros(1)})
+                with self.assertRaisesRegex(prd.InvalidArgument, r"gradients\['layer'\]\[0\]: found the shape \(\), needed is that of the parameter, \(6, 1\)"):
+                    worker.step({"layer": [jnp.zeros(()), jnp.zeros(1)]})
                 mean = worker.average()
                 self.assertEqual(bits(mean), bits(worker.params))
+        with place.Cluster(place.job("all-reduce", 1, 'on_nonfinite = "stop"')) as c:
+            worker = attach(c, 0, make_params(), optax.sgd(0.05))
+            with self.assertRaisesRegex(prd.Error, r"\(\['layer'\]\[1\]\) has a value that is not finite"):
+                worker.step({"layer": [jnp.zeros((6, 1)), jnp.full(1, jnp.nan)]})
+
+    def test_any_state_goes_with_the_replica_and_other_updates_are_refused(self):
+        """Random keys, flags and a few whole numbers, too."""
+        joined, left = threading.Event(), threading.Event()
+        # The gradients' noise is from a key in the state, so workers stay equal only if that has gone with the model.
+        optimizer = optax.apply_if_finite(optax.chain(optax.add_noise(0.1, 0.5, 3), optax.sgd(0.03)), 2)
+        with place.Cluster(place.job("all-reduce", 1)) as c:
+            for refused, found in ((optax.lbfgs(), "missing .* required keyword"),
+                                   (optax.GradientTransformation(lambda params: (), lambda g, s, p: (g, (jnp.zeros(2),))), "kind of the state: 0 arrays become 1")):
+                with self.assertRaisesRegex(prd.InvalidArgument, found):
+                    attach(c, 0, make_params(), refused)
+
+            def body(rank):
+                if rank == 1:
+                    joined.wait()
+                with attach(c, rank, make_params(rank), optimizer) as worker:
+                    if rank == 0:
+                        train(worker, draw(0, 5))
+                        joined.set()
+                        while not left.is_set():
+                            train(worker, draw(0, 1))
+                    else:
+                        key = jax.random.key_data(worker.state.inner_state[0].rng_key)
+                        self.assertNotEqual(bits(key), bits(jax.random.key_data(optimizer.init(make_params()).inner_state[0].rng_key)))
+                        self.assertTrue(bool(worker.state.last_finite))
+                        train(worker, draw(1, 3))
+                        left.set()
+                return worker
+
+            first, second = place.in_threads(2, body)
+            self.assertEqual(bits(first.params), bits(second.params))
+
+    def test_params_are_those_of_a_call_that_was_interrupted_once_it_has_ended(self):
+        with place.Cluster(place.job("p-reduce", 2, "", "group_size = 2")) as c:
+            go_on = threading.Semaphore(0)
+
+            def interrupted(worker, call):
+                def interrupt():
+                    while not worker.session.in_call:
+                        time.sleep(0.001)
+                    os.kill(os.getpid(), signal.SIGINT)
+
+                thread = threading.Thread(target=interrupt)
+                thread.start()
+                with self.assertRaises(KeyboardInterrupt):
+                    call()
+                thread.join()
+                self.assertTrue(worker.session.in_call)
+
+            def other():
+                worker = attach(c, 1, make_params(), optax.sgd(1))
+                go_on.acquire()
+                worker.step(jax.tree_util.tree_map(lambda p: p * 0 - 2, worker.params))
+                go_on.acquire()
+                worker.finish()
+                ends.append(bits(worker.params))
+
+            ends = []
+            thread = threading.Thread(target=other)
+            thread.start()
+            worker = attach(c, 0, make_params(), optax.sgd(1))
+            before = worker.params["layer"][1]
+            interrupted(worker, lambda: worker.step(jax.tree_util.tree_map(lambda p: p * 0 - 1, worker.params)))
+            go_on.release()
+            worker.session.proceed()
+            numpy.testing.assert_allclose(worker.params["layer"][1], before + 1.5, rtol=1e-6)
+            self.assertEqual(bits(worker.average()), bits(worker.params))
+            interrupted(worker, worker.finish)
+            go_on.release()
+            worker.finish()
+            thread.join()
+            self.assertEqual(ends, [bits(worker.params)])
+
+    def test_an_attach_that_is_interrupted_leaves_the_job(self):
+        with place.Cluster(place.job("all-reduce", 2)) as c:
+            script = (
+                "import os, signal, threading, jax.numpy as jnp, optax, prd, prd.jax\n"
+                "threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
+                "try:\n    prd.jax.attach({'w': jnp.zeros(1)}, optax.sgd(0.1))\n"
+                "except KeyboardInterrupt as interrupt:\n    print('interrupted', flush=True)\n    kept = interrupt\n"
+                "with prd.jax.attach({'w': jnp.zeros(1)}, optax.sgd(0.1)) as worker:\n    worker.step({'w': jnp.ones(1)})\n"
+                "print(float(worker.params['w'][0]))\n"
+            )
+            first = subprocess.Popen([sys.executable, "-c", script], env=place.environment(c, 0), stdout=subprocess.PIPE, text=True)
+            self.assertEqual(first.stdout.readline(), "interrupted\n")
+            with attach(c, 1, {"w": jnp.zeros(1)}, optax.sgd(0.1)) as worker:
+                worker.step({"w": jnp.ones(1)})
+            said, _ = first.communicate(timeout=60)
+            self.assertAlmostEqual(float(said), -0.1, places=6)
 
     def test_other_samples_than_the_share_are_said_once(self):
         with place.Cluster(place.job("all-reduce", 1, "batch = 60")) as c, contextlib.redirect_stderr(io.StringIO()) as err:

@@ -1,4 +1,5 @@
 """Arrays of other libraries as the tensors that prd takes."""
+import collections.abc
 import ctypes
 import sys
 from typing import Any, NamedTuple
@@ -92,4 +93,6 @@ def tensors(arrays, name):
     """The same of a sequence; a single array is a sequence of one."""
     if isinstance(arrays, Tensor) or _has_interface(arrays) or _buffer(arrays) is not None:
         arrays = [arrays]
+    if not isinstance(arrays, collections.abc.Iterable):
+        raise ValueError(f"{name}: found a {type(arrays).__name__}, needed are arrays")
     return [tensor(array, f"{name}[{i}]") for i, array in enumerate(arrays)]

@@ -1,4 +1,6 @@
 """The errors of prd. Each is also the built-in exception that says most nearly the same."""
+import contextlib
+import re
 
 
 class Error(Exception):
@@ -69,6 +71,28 @@ class Cancelled(Error):
 
 class Internal(Error):
     """A bug in prd, or an error of CUDA or NCCL."""
+
+
+@contextlib.contextmanager
+def in_words(names, more=lambda said: said):
+    """Errors of the library name tensors by their place in these lists, by what is listed; a script's author knows them by name.
+
+    more: what else is said, of the text.
+    """
+    try:
+        yield
+    except Error as error:
+        text = str(error)
+        kinds = "|".join(names)
+
+        def named(found):
+            of, at = names[found[1]], int(found[2])
+            return f"{found[0]} ({of[at]})" if at < len(of) else found[0]
+
+        said = more(re.sub(rf"\b({kinds})\[(\d+)\]", named, text))
+        if said == text:
+            raise
+        raise type(error)(said) from None
 
 
 # By code, from -1 on, as in prd/prd.h.

@@ -243,6 +243,8 @@ class Session:
         beside a model on a GPU is in host memory, as far as it can be.
         """
         given = {name: value for name, value in locals().items() if name not in ("self", "log")}
+        if log is not None and not callable(log):
+            raise errors.InvalidArgument(f"log: found {log!r}, needed is a function that takes a line")
         process = sys.modules.get("multiprocessing.process")
         if process is not None and getattr(process.current_process(), "_inheriting", False):
             raise errors.FailedPrecondition(
@@ -256,6 +258,10 @@ class Session:
         self._apply = None
         self._trains = False  # attached, and not to finish
         self._applies = False
+        self._at_hand = None  # of the call in progress: what it is, and what is to be done once it has ended
+        self._late = None  # what that was, and its result, of a call that KeyboardInterrupt has left; until another begins
+        self._paused = self._finished = False
+        self._to_resume = False  # the block of the pause is over, or has never begun
         self._tensors = []  # keeps their memory in place
         self._handle = _Handle(options)
         self._library = self._handle.library
@@ -298,12 +304,20 @@ class Session:
         replica.parameters, replica.parameter_count = _array(lists["parameters"])
         replica.gradients, replica.gradient_count = _array(lists["gradients"])
         replica.state, replica.state_count = _array(lists["state"], lists["averaged_state"])
+
+        def begin(session):
+            code = self._library.prd_attach(session, replica)
+            if code >= 0:
+                self._apply = apply
+                self._tensors += both
+            return code
+
+        def then():
+            self._handle.in_job = self._trains = True
+
         self.proceed()
-        self._apply = apply
-        self._tensors += both
         terminate.watch(self)
-        self._call(lambda session: self._library.prd_attach(session, replica))
-        self._handle.in_job = self._trains = True
+        self._call(begin, ("attach", [(t.pointer, t.count, t.dtype) for t in both]), then)
 
     def set_gradients(self, gradients):
         """Gives the gradients, or others. After attach(gradients_later=True), where needs_gradients says so."""
@@ -321,12 +335,22 @@ class Session:
     @contextlib.contextmanager
     def pause(self):
         """In this block, the others go on as if this worker were not there: to evaluate is no slow step."""
-        self._call(lambda session: self._library.prd_pause(session))
+        def then():
+            self._paused = True
+
+        try:
+            self._call(lambda session: self._library.prd_pause(session), "pause", then)
+        except errors.Error:
+            raise
+        except BaseException:
+            self._to_resume = True
+            raise
         try:
             yield self
         finally:
-            if self._trains and self._handle.session:  # it may have left, or the program ends in the pause
-                self._call(lambda session: self._library.prd_resume(session))
+            self._to_resume = True
+            if self._handle.session:  # the program may end in the pause
+                self.proceed()
 
     def average(self, into):
         """The average of all live workers' parameters, to arrays as the parameters are, with those of averaged_state after them or
@@ -342,37 +366,48 @@ class Session:
         """
         values = [float(value) for value in values]
         array = ctypes.c_double * len(values)
-        self._call(lambda session: self._library.prd_mean(session, array(*values), len(values)))
-        mean = array()
-        self._check(self._library.prd_get_mean(self._session(), mean, len(values)))
-        return list(mean)
+
+        def then():
+            mean = array()
+            self._check(self._library.prd_get_mean(self._session(), mean, len(values)))
+            return list(mean)
+
+        return self._call(lambda session: self._library.prd_mean(session, array(*values), len(values)), ("mean", values), then)
 
     def finish(self, wait=True):
-        """Ends training: waits for all live workers; then the parameters are the final average."""
-        self._trains = False
-        self._call(lambda session: self._library.prd_finish(session, wait))
-        self._handle.in_job = False
-        terminate.forget(self)
+        """Ends training: waits for all live workers; then the parameters are the final average. Once more: nothing."""
+        def begin(session):
+            code = self._library.prd_finish(session, wait)
+            self._trains = self._trains and code < 0
+            return code
+
+        def then():
+            self._finished = True
+            self._handle.in_job = False
+            terminate.forget(self)
+
+        self.proceed()
+        if not self._finished:
+            self._call(begin, "finish", then)
 
     def leave(self, reason):
         """Leaves the job without the average, while the others go on. A call in progress is given up."""
         self._refuse_in_apply()
         session = self._session()
-        self._check(self._library.prd_leave(session, reason.encode()))
-        self._handle.in_job = self._trains = False
+        self._check(self._library.prd_leave(session, _as_field("reason", reason, ctypes.c_char_p)))
+        self._handle.in_job = self._trains = self._paused = self._to_resume = False
+        self._at_hand = self._late = None
         terminate.forget(self)
-        self.proceed()
+        self._go_on()
 
     def proceed(self):
         """Brings a call to its end that KeyboardInterrupt has left in progress. Without one it does nothing."""
         self._refuse_in_apply()
-        library, session = self._library, self._session()
-        while library.prd_in_call(session):
-            next_ = library.prd_next(session, _SLICE_MS)
-            if next_ == _abi.APPLY:
-                self._run_apply(session)
-            self._drain()
-            self._check(next_)
+        self._go_on()
+        if self._to_resume:
+            if self._paused:
+                self._begin(lambda session: self._library.prd_resume(session), "resume", self._has_resumed)
+            self._to_resume = False
 
     def tell_loss(self, loss):
         """The loss of a batch, a number or an array of one, for people who watch the job (prdctl serve). Any thread."""
@@ -381,7 +416,7 @@ class Session:
 
     def stop(self, reason=""):
         """The job is done, for all workers, as if its goal were reached: for early stopping. Does not wait. Any thread."""
-        self._check(self._library.prd_stop(self._session(), reason.encode()), None)
+        self._check(self._library.prd_stop(self._session(), _as_field("reason", reason, ctypes.c_char_p)), None)
 
     def leave_soon(self, reason, grace=0):
         """Leaves the job at the next boundary: once the step that is computed, or in progress, has ended. Any thread.
@@ -400,22 +435,30 @@ class Session:
         """Leaves the job, unless that is over, and frees what the session has. The arrays are the caller's again."""
         self._refuse_in_apply()
         self._finalizer.detach()
-        self._trains = False
+        self._trains = self._paused = self._to_resume = False
         terminate.forget(self)
         self._handle.end("its session was closed")
         self._tensors.clear()
         self._apply = None
 
+    def __reduce__(self):
+        raise TypeError("a prd.Session is its process's own, and cannot be pickled")
+
     def __enter__(self):
         return self
 
     def __exit__(self, kind, error, _):
-        if error is not None and self._handle.in_job and self._handle.session:
+        if error is not None and (self._handle.in_job or self._at_hand) and self._handle.session:
             with contextlib.suppress(errors.Error):
                 self.leave(f"{kind.__name__}: {error}")
         self.close()
 
     # ---- what is known ----
+
+    @property
+    def in_call(self):
+        """Whether a call is in progress, which KeyboardInterrupt has left."""
+        return bool(self._handle.session) and bool(self._library.prd_in_call(self._handle.session))
 
     @property
     def last(self):
@@ -514,10 +557,43 @@ class Session:
         if self._applies:
             raise errors.FailedPrecondition("a call of the session in apply, which is part of one: calls come between steps")
 
-    def _call(self, begin):
+    def _call(self, begin, what=None, then=None):
+        """One call, to its end; returns what `then` gives. If KeyboardInterrupt leaves it, and it is made again before any other is, it is the same."""
         self.proceed()
-        self._check(begin(self._session()))
-        self.proceed()
+        late, self._late = self._late, None
+        if late is None or late[0] != what:
+            self._begin(begin, what, then)
+            late, self._late = self._late, None
+        return late and late[1]
+
+    def _begin(self, begin, what, then):
+        with _SignalsWait() if then else contextlib.nullcontext():
+            self._check(begin(self._session()))
+            self._at_hand = (what, then)
+        self._go_on()
+
+    def _go_on(self):
+        """Brings the call in progress to its end, if there is one. What `then` gives is `_late`."""
+        library, session = self._library, self._session()
+        while library.prd_in_call(session):
+            with _SignalsWait() if self._at_hand and self._at_hand[1] else contextlib.nullcontext():
+                next_ = library.prd_next(session, _SLICE_MS)
+                if next_ not in (_abi.APPLY, _abi.PENDING):
+                    self._ends(next_)
+            if next_ == _abi.APPLY:
+                self._run_apply(session)
+            self._drain()
+            self._check(next_)
+        if self._at_hand:
+            self._ends(0)  # it had ended as it began
+
+    def _ends(self, code):
+        (what, then), self._at_hand = self._at_hand or (None, None), None
+        if code >= 0 and then:
+            self._late = (what, then())
+
+    def _has_resumed(self):
+        self._paused = False
 
     def _run_apply(self, session):
         with _SignalsWait():
@@ -529,6 +605,7 @@ class Session:
                     self._applies = False
             except BaseException as error:
                 self._handle.in_job = False
+                self._at_hand = None
                 self._library.prd_applied(session, f"raised {type(error).__name__}: {error}".encode(errors="replace"))
                 while self._library.prd_next(session, -1) == _abi.PENDING:  # it leaves, which takes a second at most
                     pass
@@ -540,6 +617,20 @@ class Session:
             return
         while (line := self._library.prd_log_line(self._handle.session)) is not None:
             self._log(line.decode(errors="replace"))
+
+
+@contextlib.contextmanager
+def given_up_on_error(session, make=Session):
+    """This session, or else a new one, for a block that attaches it. The new one is closed if the block fails: nobody else could."""
+    if session is not None:
+        yield session
+        return
+    made = make()
+    try:
+        yield made
+    except BaseException:
+        made.close()
+        raise
 
 
 def _array(*lists):

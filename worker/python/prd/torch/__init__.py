@@ -17,7 +17,7 @@ import zlib
 import torch
 
 from prd import arrays, errors
-from prd.session import Session
+from prd.session import Session, given_up_on_error
 from prd.torch.alone import AloneSession, PlainLoader, is_alone
 from prd.torch.averaged import Averaged
 from prd.torch.clock import START, JobTime, mark_stepped
@@ -49,13 +49,16 @@ def attach(model, optimizer=None, *, session=None, samples=0, buffers=True, befo
     batch: samples of one step of all workers together, which are divided as the workers' speeds are; else the job's config, or
     PRD_BATCH, may say one. max_share: the most samples that this worker computes at once; a step may take several passes then.
     """
-    if session is None:
-        session = AloneSession(batch, max_share) if is_alone() else Session(batch=batch, max_share=max_share, accumulates=True)
-    elif batch is not None or max_share is not None:
+    if session is not None and (batch is not None or max_share is not None):
         raise errors.InvalidArgument("batch, max_share: a session that is given has its own: prd.Session(batch=..., max_share=..., accumulates=True)")
+
+    def make():
+        return AloneSession(batch, max_share) if is_alone() else Session(batch=batch, max_share=max_share, accumulates=True)
+
     if clock is not None and not 0 <= clock < float("inf"):
         raise errors.InvalidArgument(f"clock: found {clock}, allowed is 0 or more")
-    worker = Worker(model, optimizer, session, samples, buffers, before_apply, seed, trained, job_trained, averaged, frozen, clock)
+    with given_up_on_error(session, make) as joins:
+        worker = Worker(model, optimizer, joins, samples, buffers, before_apply, seed, trained, job_trained, averaged, frozen, clock)
     share = worker.share
     has = share.batch or share.samples * worker.workers  # not to the sample where the engine divides none
     if batch and has and abs(has - batch) >= (1 if share.batch else worker.workers):
@@ -378,23 +381,16 @@ class Worker(JobTime):
         start = START(job_trained[1], self.seed % (1 << 52), 0, -1 if clock is None else clock, job_trained[0])
         return torch.tensor(start, dtype=torch.float64, device=self._device)
 
-    @contextlib.contextmanager
     def _in_words(self):
-        """Errors of the library name tensors by their place; a script's author knows them by name."""
-        try:
-            yield
-        except errors.Error as error:
-            text = str(error)
-            names = {"parameters": self._names, "gradients": self._names, "state": self._state_names}
-            said = re.sub(r"\b(parameters|gradients|state)\[(\d+)\]", lambda found: f"{found[0]} ({names[found[1]][int(found[2])]})", text)
-            if re.search(r"\bparameters\[.*: found memory of parameters\[", text):
+        def more(said):
+            if re.search(r"\bparameters\[.*: found memory of parameters\[", said):
                 said += "; layers that share a weight have one Parameter: second.weight = first.weight"
             if said.startswith("the model differs"):
                 said += ("; for PyTorch that is: names, shapes and layouts of the parameters, values of frozen parameters, buffers, "
                          "and the kind of the optimizer")
-            if said == text:
-                raise
-            raise type(error)(said) from None
+            return said
+
+        return errors.in_words({"parameters": self._names, "gradients": self._names, "state": self._state_names}, more)
 
     def _stream(self):
         return None if self._device.type == "cpu" else torch.cuda.current_stream(self._device).cuda_stream
