@@ -43,7 +43,7 @@ constexpr const char* kMore =
     "For one job alone, as its user and without root, also on a cluster with strangers:\n"
     "  prd --ephemeral --config job.toml --env-file prd.env & \n"
     "  until [ -e prd.env ]; do sleep 0.1; done; . ./prd.env\n"
-    "  mpirun --enable-recovery -np 8 ./trainer    the others go on when one dies\n"
+    "  PRD_JOB=mnist mpirun --enable-recovery -np 8 ./trainer    others go on when one dies\n"
     "\n"
     "As a service: `systemctl enable --now prd` starts it with the system, and again when it has\n"
     "failed, or has hung for 10 s. A wrong configuration it does not start again; `systemctl "

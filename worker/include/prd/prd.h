@@ -44,8 +44,9 @@
  * prd_message has the text.
  *
  * Structs begin with their size, which the caller sets to sizeof the struct. Later versions of this
- * interface add fields at the end alone; a field that is 0 means what it means where it is missing.
- * A library refuses a struct that is longer than it knows, unless the rest is 0.
+ * interface add fields at the end alone; a field that was added so and is 0 means what it means
+ * where it is missing. A library refuses a struct that is longer than it knows, unless the rest is
+ * 0.
  *
  * Pointers that the library gives are the session's, and good until its next call begins, or it is
  * closed. What the caller gives is copied, but for the tensors' memory: that stays in place until
@@ -96,7 +97,8 @@ enum { PRD_F32 = 0, PRD_F64 = 1, PRD_F16 = 2, PRD_BF16 = 3 };
 
 typedef struct prd_session prd_session;
 
-/* As prd::SessionOptions. Strings: NULL is as empty. */
+/* As prd::SessionOptions. Strings: NULL is as empty. Begin with prd_options_from_environment, which
+ * sets all of them: in a struct of zeros the rank is 0 and no call has a time limit. */
 typedef struct prd_options {
   uint32_t size;
   int32_t rank; /* -1: the controller gives one */
@@ -281,13 +283,14 @@ PRD_API int32_t prd_get_mean(prd_session* session, double* mean, uint64_t count)
  * newest 256 are kept. */
 PRD_API const char* prd_log_line(prd_session* session);
 
-/* Any thread. prd_cancel, prd_leave_soon and prd_interrupted also in signal handlers. */
+/* From here on: any thread, and an error is the thread's, prd_message(NULL). prd_cancel,
+ * prd_leave_soon and prd_interrupted also in signal handlers. */
 PRD_API void prd_cancel(prd_session* session);
 /* As prd::Session::LeaveSoon. grace_ms: 0 is no limit. */
 PRD_API void prd_leave_soon(prd_session* session, const char* reason, int64_t grace_ms);
 /* As prd::Session::TellLoss. Since 1.3. */
 PRD_API void prd_tell_loss(prd_session* session, double loss);
-/* As prd::Session::Stop and clock. An error is the thread's: prd_message(NULL). Since 1.4. */
+/* As prd::Session::Stop and clock. Since 1.4. */
 PRD_API int32_t prd_stop(prd_session* session, const char* reason);
 PRD_API double prd_clock(const prd_session* session);
 PRD_API int32_t prd_interrupted(const prd_session* session);

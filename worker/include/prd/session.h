@@ -73,7 +73,7 @@ class PRD_EXPORT Session {
   // Listens for peers and starts the background thread. kInvalidArgument: an option is wrong.
   static Result<Session> Create(SessionOptions options);
 
-  Session(Session&&) noexcept;
+  Session(Session&&) noexcept;  // what was moved from may be assigned to, or destroyed
   Session& operator=(Session&&) noexcept;
   ~Session();  // leaves without the final average, unless Finish has succeeded
 
