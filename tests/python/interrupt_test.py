@@ -170,24 +170,41 @@ class Interrupts(unittest.TestCase):
             self.assertEqual(means, [[2], [20], [200]])
 
     def test_a_pause_whose_block_never_ran_is_undone(self):
-        with place.Cluster(place.job("p-reduce", 1)) as c:
+        with place.Cluster(place.job("p-reduce", 2, "", "group_size = 2\noverlap = true")) as c:
+            go_on = threading.Event()
+            began = []
+
+            def other():
+                values, gradients = numpy.zeros(SIZE, numpy.float32), numpy.ones(SIZE, numpy.float32)
+                with new_session(c, 1) as session:
+                    session.attach(values, gradients, lambda: None)
+                    go_on.wait()
+                    for _ in range(3):
+                        session.step()
+                    session.finish()
+
+            thread = threading.Thread(target=other)
+            thread.start()
             values, gradients = numpy.zeros(SIZE, numpy.float32), numpy.ones(SIZE, numpy.float32)
             with new_session(c, 0) as session:
                 session.attach(values, gradients, lambda: None)
-                session.step()
 
                 def pause():
                     with session.pause():
-                        self.fail("the block begins once the call has ended")
+                        began.append(1)
 
-                c.daemon.send_signal(signal.SIGSTOP)  # whose answer it waits for
+                c.daemon.send_signal(signal.SIGSTOP)
+                session.step()  # is over before the daemon has answered what it signalled; the pause is not
                 self.interrupted(session, pause)
+                self.assertEqual(began, [])
                 c.daemon.send_signal(signal.SIGCONT)
+                go_on.set()
                 session.step()
-                with session.pause():
-                    pass
+                pause()
                 session.step()
                 session.finish()
+                self.assertEqual(began, [1])
+            thread.join()
 
     def test_leave_gives_up_the_call_that_was_interrupted(self):
         with place.Cluster(place.job("all-reduce", 2)) as c:
