@@ -121,6 +121,13 @@ Result<std::string> HostName() {
   return Status(Code::kNotFound, "this host has no name; give --address");
 }
 
+// The only job of the config, unless that is a pattern, or has a quote.
+std::string JobIfNamed(const Config& config) {
+  if (config.jobs.size() != 1) return "";
+  const std::string& name = config.jobs.front().pattern;
+  return name.find_first_of("*?'") == std::string::npos ? Export("PRD_JOB", name) : "";
+}
+
 // What this host knows itself by, as Debian's /etc/hosts has it.
 bool IsLoopbackHere(const std::string& host) {
   addrinfo* found = nullptr;
@@ -174,7 +181,7 @@ Result<std::unique_ptr<Ephemeral>> Ephemeral::Make(const Options& options, Confi
   config->daemon.curve_authorized_keys_file = folder + "/workers.pub";
   made->environment_ = Export("PRD_CURVE_SERVER_KEY", daemon->public_key) +
                        Export("PRD_CURVE_PUBLIC_KEY", workers->public_key) +
-                       Export("PRD_ADMIN", config->daemon.admin);
+                       Export("PRD_ADMIN", config->daemon.admin) + JobIfNamed(*config);
   made->workers_ = std::move(*workers);
   return made;
 }

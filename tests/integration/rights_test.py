@@ -218,7 +218,7 @@ class Training(unittest.TestCase):
     def test_an_ephemeral_controller_is_gone_with_its_job(self):
         with tempfile.TemporaryDirectory() as folder:
             folder = pathlib.Path(folder)
-            (folder / "job.toml").write_text(JOBS)
+            (folder / "job.toml").write_text(JOBS.replace('name = "*"', 'name = "mine"'))
             environment, prd = self.ephemeral(folder, "prd.env", "--address", "localhost", listen="tcp://0.0.0.0:*")
             try:
                 # The secret is in no environment, and nobody else reads it.
@@ -230,7 +230,8 @@ class Training(unittest.TestCase):
                 start = f". {environment} && exec {BIN}/toy_worker --steps {STEPS} --step-ms 5"
 
                 def worker(rank, script):
-                    env = dict(os.environ, PRD_JOB="mine", PRD_RANK=str(rank), PRD_TIMEOUT_MS="60000")
+                    env = dict(os.environ, PRD_RANK=str(rank), PRD_TIMEOUT_MS="60000")
+                    env.pop("PRD_JOB", None)  # the file has it, as the config has one job
                     return subprocess.Popen(["sh", "-c", script], env=env, stdout=subprocess.PIPE, text=True)
 
                 workers = [worker(rank, start) for rank in (0, 1)]
