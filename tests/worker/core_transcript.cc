@@ -1,5 +1,7 @@
 #include "tests/worker/core_transcript.h"
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <stdexcept>
@@ -7,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "tests/worker/core_controller_words.h"
 #include "tests/worker/core_words.h"
 #include "worker/core/step_shares.h"
 #include "worker/core/trained_report.h"
@@ -23,6 +26,20 @@ using transcript::ParseTime;
 
 constexpr Instant kStart{kSecond};
 
+Incarnation FromPeer(Command* command, Incarnation me) {
+  return Named(command->Take("from", "4"), me)[0].incarnation;
+}
+
+// Lines that are said several times in a row become one.
+std::vector<std::string> Shortened(const std::vector<std::string>& said) {
+  std::vector<std::string> lines;
+  for (std::size_t i = 0, end = 0; i < said.size(); i = end) {
+    while (end < said.size() && said[end] == said[i]) ++end;
+    lines.push_back(said[i] + (end - i > 1 ? " x " + std::to_string(end - i) : ""));
+  }
+  return lines;
+}
+
 class Play {
  public:
   std::vector<std::string> Line(Command* command) {
@@ -35,72 +52,67 @@ class Play {
     } else if (core_ == nullptr) {
       throw std::invalid_argument("the first command must be worker or join");
     } else {
-      using Handler = void (Play::*)(Command*);
-      static const std::map<std::string, Handler> kCommands = {
-          {"abort", &Play::Abort},
-          {"ack", &Play::Acknowledge},
-          {"adopt", &Play::Adopt},
-          {"alive", &Play::Alive},
-          {"announce", &Play::Announce},
-          {"applied", &Play::Applied},
-          {"attach", &Play::Attach},
-          {"average", &Play::Average},
-          {"busy", &Play::Busy},
-          {"cancel", &Play::Cancel},
-          {"connected", &Play::Connected},
-          {"copied", &Play::Copied},
-          {"deadline", &Play::Deadline},
-          {"end-run", &Play::EndRun},
-          {"fail", &Play::Fail},
-          {"fetched", &Play::Fetched},
-          {"finish", &Play::Finish},
-          {"gone", &Play::Gone},
-          {"gradients", &Play::Gradients},
-          {"group", &Play::Group},
-          {"handed-over", &Play::HandedOver},
-          {"heartbeat", &Play::Heartbeat},
-          {"incarnation", &Play::GiveIncarnation},
-          {"later", &Play::Later},
-          {"leave", &Play::Leave},
-          {"leave-soon", &Play::LeaveSoon},
-          {"losses", &Play::TellLosses},
-          {"mean", &Play::Mean},
-          {"members", &Play::Members},
-          {"neighbourhood", &Play::Neighbourhood},
-          {"no-connection", &Play::NoConnection},
-          {"nonfinite", &Play::Nonfinite},
-          {"note", &Play::Note},
-          {"numbers", &Play::Numbers},
-          {"opened", &Play::Opened},
-          {"out-of-reach", &Play::OutOfReach},
-          {"pass", &Play::Pass},
-          {"pause", &Play::Pause},
-          {"placement", &Play::Placement},
-          {"probe", &Play::Probe},
-          {"probed", &Play::Probed},
-          {"pulled", &Play::Pulled},
-          {"reduced", &Play::Reduced},
-          {"refused", &Play::Refused},
-          {"released", &Play::Released},
-          {"reply", &Play::Reply},
-          {"request", &Play::Ask},
-          {"resume", &Play::Resume},
-          {"resumed", &Play::Resumed},
-          {"schedule", &Play::Schedule},
-          {"set-share", &Play::SetShare},
-          {"share", &Play::ShowShare},
-          {"step", &Play::Step},
-          {"stop", &Play::Stop},
-          {"trained", &Play::Trained},
-          {"welcome", &Play::Welcome},
-      };
-      (this->*Choose(command->name(), kCommands))(command);
-      Look();
+      Carry(command);
     }
     return said_;
   }
 
  private:
+  // One command, and what it led to.
+  void Carry(Command* command) {
+    using Commands = std::map<std::string, std::function<void(Play*, Command*)>>;
+    static const Commands kOwn = {
+        {"ack", &Play::Acknowledge},
+        {"alive", &Play::Alive},
+        {"applied", &Play::Applied},
+        {"attach", &Play::Attach},
+        {"average", &Play::Average},
+        {"busy", &Play::Busy},
+        {"cancel", &Play::Cancel},
+        {"connected", &Play::Connected},
+        {"copied", &Play::Copied},
+        {"deadline", &Play::Deadline},
+        {"fail", &Play::Fail},
+        {"fetched", &Play::Fetched},
+        {"finish", &Play::Finish},
+        {"gradients", &Play::Gradients},
+        {"handed-over", &Play::HandedOver},
+        {"incarnation", &Play::GiveIncarnation},
+        {"later", &Play::Later},
+        {"leave", &Play::Leave},
+        {"leave-soon", &Play::LeaveSoon},
+        {"losses", &Play::TellLosses},
+        {"mean", &Play::Mean},
+        {"no-connection", &Play::NoConnection},
+        {"nonfinite", &Play::Nonfinite},
+        {"note", &Play::Note},
+        {"out-of-reach", &Play::OutOfReach},
+        {"pass", &Play::Pass},
+        {"pause", &Play::Pause},
+        {"probed", &Play::Probed},
+        {"pulled", &Play::Pulled},
+        {"reduced", &Play::Reduced},
+        {"request", &Play::Ask},
+        {"resume", &Play::Resume},
+        {"share", &Play::ShowShare},
+        {"step", &Play::Step},
+        {"stop", &Play::Stop},
+        {"trained", &Play::Trained},
+        {"welcome", &Play::Welcome},
+    };
+    static const Commands kAll = [] {
+      Commands all = kOwn;
+      for (const auto& [name, word] : ControllerWords()) {
+        all[name] = [&word](Play* play, Command* said) {
+          play->Say(said, word.body(said, play->expected_.me), word.in_order);
+        };
+      }
+      return all;
+    }();
+    Choose(command->name(), kAll)(this, command);
+    Look();
+  }
+
   // ---- the user ----
 
   void Attach(Command* command) {
@@ -206,30 +218,6 @@ class Play {
                       &actions_);
   }
 
-  // The lists of members in a message, as the core announces them.
-  static std::vector<std::vector<GroupMember>> MembersOf(const ControllerBody& body) {
-    std::vector<std::vector<GroupMember>> lists;
-    const auto add = [&lists](const SharedList<GroupMember>& list) {
-      if (!list.empty()) lists.push_back(list.get());
-    };
-    if (const auto* group = std::get_if<prd::Group>(&body)) add(group->members);
-    if (const auto* adopt = std::get_if<prd::Adopt>(&body)) add({adopt->source});
-    if (const auto* schedule = std::get_if<prd::Schedule>(&body)) add(schedule->members);
-    if (const auto* placement = std::get_if<prd::Placement>(&body)) add(placement->members);
-    if (const auto* hood = std::get_if<prd::Neighbourhood>(&body)) {
-      add(hood->in);
-      add(hood->out);
-    }
-    return lists;
-  }
-
-  SharedList<GroupMember> Named(const std::vector<std::string>& words) const {
-    return SharedList<GroupMember>(ParseMembers(words, expected_.me));
-  }
-  SharedList<GroupMember> Named(const std::string& text) const {
-    return Named(transcript::Split(text, ' '));
-  }
-
   void Welcome(Command* command) {
     prd::Welcome welcome{.run = static_cast<RunId>(command->TakeNumber("run", 9)),
                          .rank = static_cast<Rank>(command->TakeNumber("rank", kRank)),
@@ -250,12 +238,6 @@ class Play {
     Say(command, welcome);
   }
 
-  void SetShare(Command* command) {
-    Say(command, prd::SetShare{.from = command->TakeNumber("from"),
-                               .first = command->TakeNumber("first"),
-                               .samples = ParseNumber(command->Word(0)),
-                               .more = command->TakeFlag("more")});
-  }
   void ShowShare(Command* command) {
     const auto ahead = static_cast<int>(command->TakeNumber("ahead"));
     const StepShares::Piece piece = ahead > 0 ? core_->shares().Ahead(core_->iteration(), ahead)
@@ -266,23 +248,23 @@ class Play {
 
   // A store's common start ends with the first placement: ranks 3 and 4 own a shard each.
   void Join(Command* command) {
-    const auto run = [this](void (Play::*handler)(Command*), const std::string& line) {
+    const auto run = [this](const std::string& line) {
       Command part(line);
-      (this->*handler)(&part);
-      Look();
+      Carry(&part);
     };
     const bool store = command->Word(0) == "store";
-    run(&Play::Attach, "attach timeout=" + command->Take("timeout", "0s") +
-                           " accumulates=" + command->Take("accumulates", "0") +
-                           " max_share=" + command->Take("max_share", "0"));
+    const std::string attach = "attach timeout=" + command->Take("timeout", "0s") +
+                               " accumulates=" + command->Take("accumulates", "0") +
+                               " max_share=" + command->Take("max_share", "0");
+    run(attach);
     Welcome(command);
     Look();
-    run(&Play::Group, "group 1 initial at=0");
-    run(&Play::Reduced, "reduced 1");
+    run("group 1 initial at=0");
+    run("reduced 1");
     if (store) {
-      run(&Play::Placement, R"(placement 1 members="3 4" shards="3<-none 4<-none")");
-      run(&Play::Opened, "opened 1");
-      run(&Play::Pulled, "pulled 1");
+      run(R"(placement 1 members="3 4" shards="3<-none 4<-none")");
+      run("opened 1");
+      run("pulled 1");
     }
     if (in_call_) throw std::logic_error("is not through the common start");
     Acknowledge(command);
@@ -290,128 +272,9 @@ class Play {
     said_.clear();
   }
 
-  void Group(Command* command) {
-    prd::Group group{.id = static_cast<GroupId>(ParseNumber(command->Word(0)))};
-    if (command->words().size() > 1) {
-      group.kind = Choose<GroupKind>(command->Word(1), {{"initial", GroupKind::kInitial},
-                                                        {"final", GroupKind::kFinal},
-                                                        {"round", GroupKind::kRound},
-                                                        {"average", GroupKind::kAverage},
-                                                        {"train", GroupKind::kTrain}});
-    }
-    group.members = Named(command->Take("members", "3*0.5 4*0.5"));
-    if (!command->TakeFlag("gives", true)) group.members.Mutable().at(0).weight = 0;
-    if (command->TakeFlag("passive")) group.members.Mutable().at(0).passive = true;
-    group.iteration = command->TakeNumber("at", 1);
-    group.initial_weight = command->TakeReal("initial_weight");
-    group.digest = command->TakeFlag("digest");
-    group.last = command->TakeFlag("last");
-    group.reason = "because";
-    Say(command, group);
-  }
-
-  void Abort(Command* command) {
-    prd::Abort abort{.group = static_cast<GroupId>(ParseNumber(command->Word(0))),
-                     .reason = command->Take("reason"),
-                     .undone = command->TakeFlag("undone")};
-    Say(command, abort);
-  }
-  void Adopt(Command* command) {
-    prd::Adopt adopt{.source = Named(command->Take("from", "4")).front(),
-                     .reason = "r",
-                     .result = static_cast<GroupId>(command->TakeNumber("result"))};
-    Say(command, adopt);
-  }
-  void Released(Command* command) {
-    Say(command, prd::Released{command->words().empty() ? "" : command->Word(0)});
-  }
-  void Refused(Command* command) {
-    const DurationNs retry = command->TakeTime("retry");
-    Say(command,
-        prd::Refused{.code = ParseCode(command->Word(0)),
-                     .reason = command->Word(1),
-                     .retry_ms = static_cast<std::uint32_t>(retry / kMillisecond)},
-        false);
-  }
-  void Heartbeat(Command* command) {
-    Say(command, HeartbeatAck{.waits_for = command->Take("waits_for")}, false);
-  }
   void Acknowledge(Command* command) {
     heard_ = expected_.header.seq;
-    Heartbeat(command);
-  }
-  void Reply(Command* command) {
-    Say(command,
-        QueryReply{.iteration = ParseNumber(command->Word(0)),
-                   .local_steps = static_cast<std::uint32_t>(command->TakeNumber("local_steps")),
-                   .ready = command->TakeFlag("ready"),
-                   .next = command->TakeNumber("next"),
-                   .workers = static_cast<std::uint32_t>(command->TakeNumber("workers"))});
-  }
-  // Ranks 0 to n - 1, by `hosts`, unless the members are named.
-  void Schedule(Command* command) {
-    prd::Schedule schedule{.first = std::stoull(command->Word(0)), .reason = "because"};
-    schedule.hosts = command->TakeRanks("hosts");
-    std::string members;
-    for (std::size_t i = 0; i < schedule.hosts.size(); ++i) members += std::to_string(i) + " ";
-    schedule.members = Named(command->Take("members", members));
-    Say(command, schedule);
-  }
-  void Neighbourhood(Command* command) {
-    prd::Neighbourhood hood{.in = Named(command->Take("in")),
-                            .out = Named(command->Take("out")),
-                            .own_weight = command->TakeReal("own", 1),
-                            .slots = static_cast<std::uint32_t>(command->TakeNumber("slots", 1)),
-                            .at = command->TakeNumber("at"),
-                            .reason = "because"};
-    for (const std::string& from : transcript::Split(command->Take("from"))) {
-      hood.from.push_back(ParseNumber(from));
-    }
-    Say(command, hood);
-  }
-  void Placement(Command* command) {
-    prd::Placement placement{.epoch = static_cast<std::uint64_t>(ParseNumber(command->Word(0))),
-                             .members = Named(command->Take("members")),
-                             .at = command->TakeNumber("at"),
-                             .reason = "because"};
-    for (const std::string& text : transcript::Split(command->Take("shards"), ' ')) {
-      const std::vector<std::string> parts = transcript::Split(text, '+');
-      const std::size_t arrow = parts.at(0).find("<-");
-      ShardPlace place{.owner = static_cast<Rank>(ParseNumber(parts[0].substr(0, arrow)))};
-      place.source = place.owner;
-      if (arrow != std::string::npos) {
-        const std::string source = parts[0].substr(arrow + 2);
-        place.source = source == "none" ? kNoRank : static_cast<Rank>(ParseNumber(source));
-      }
-      if (parts.size() > 1) place.holders = transcript::ParseRanks(transcript::Split(parts[1]));
-      placement.shards.push_back(place);
-    }
-    Say(command, placement);
-  }
-  void Opened(Command* command) {
-    Say(command, prd::Opened{static_cast<std::uint64_t>(ParseNumber(command->Word(0)))});
-  }
-  void Probe(Command* command) { Say(command, prd::Probe{Named(command->words())}); }
-  void Members(Command* command) { Say(command, prd::Members{Named(command->words())}); }
-  void Announce(Command* command) {
-    Say(command, prd::Announce{Named(command->words()), command->TakeFlag("copies")});
-  }
-  void Gone(Command* command) {
-    prd::Gone gone;
-    for (const std::string& word : command->words()) {
-      gone.incarnations.push_back(static_cast<Incarnation>(ParseNumber(word)));
-    }
-    Say(command, gone);
-  }
-  void Resumed(Command* command) { Say(command, prd::Resumed{}); }
-  void EndRun(Command* command) { Say(command, prd::EndRun{}); }
-  void Numbers(Command* command) {
-    NumbersMean mean{.call = static_cast<std::uint64_t>(ParseNumber(command->Word(0))),
-                     .wrong = command->Take("wrong")};
-    for (std::size_t i = 1; i < command->words().size(); ++i) {
-      mean.values.push_back(std::stod(command->Word(i)));
-    }
-    Say(command, mean);
+    Say(command, HeartbeatAck{.waits_for = command->Take("waits_for")}, false);
   }
 
   // ---- the data plane ----
@@ -436,9 +299,6 @@ class Play {
     expected_.own = core_->own();
     said_.push_back(step ? "ends the step:" + Of(*step, expected_) : "does not end the step");
   }
-  Incarnation From(Command* command) const {
-    return Named(command->Take("from", "4"))[0].incarnation;
-  }
   void Note(Command* command) {
     using Kind = PeerMessage::Kind;
     const PeerMessage note{.kind = Choose<Kind>(command->Word(0), {{"offer", Kind::kOffer},
@@ -447,11 +307,12 @@ class Play {
                            .parcel = ParseItem(command, 1),
                            .version = command->TakeNumber("version"),
                            .workers = static_cast<std::uint32_t>(command->TakeNumber("workers"))};
-    core_->OnNote(now_, From(command), note, &actions_);
+    core_->OnNote(now_, FromPeer(command, expected_.me), note, &actions_);
   }
   void Ask(Command* command) {
-    core_->OnRequest(now_, From(command), static_cast<Request>(ParseNumber(command->Word(0))),
-                     ParseItem(command, 1), &actions_);
+    core_->OnRequest(now_, FromPeer(command, expected_.me),
+                     static_cast<Request>(ParseNumber(command->Word(0))), ParseItem(command, 1),
+                     &actions_);
   }
   void Pulled(Command* command) {
     core_->OnPulled(now_, static_cast<Ticket>(ParseNumber(command->Word(0))),
@@ -459,7 +320,7 @@ class Play {
                     &actions_);
   }
   void Probed(Command* command) {
-    const GroupMember member = Named(command->words()).front();
+    const GroupMember member = Named(command->words(), expected_.me).front();
     core_->OnProbed(now_, member.rank, member.incarnation, &actions_);
   }
   void OutOfReach(Command* command) {
@@ -510,7 +371,7 @@ class Play {
   void Look() {
     expected_.me = core_->incarnation() == 0 ? kMe : core_->incarnation();
     for (const Action& action : std::exchange(actions_, {})) Take(action);
-    Shorten();
+    said_ = Shortened(said_);
     if (in_call_ != core_->in_call()) throw std::logic_error("the call is not what it should be");
     for (const std::vector<GroupMember>& list : std::exchange(names_, {})) {
       said_.push_back("not announced: " + Of(list, expected_.me));
@@ -529,16 +390,6 @@ class Play {
                       std::to_string(progress_.workers) + " workers" +
                       (progress_.done ? ", done" : ""));
     }
-  }
-
-  // Lines that are said several times in a row become one.
-  void Shorten() {
-    std::vector<std::string> lines;
-    for (std::size_t i = 0, end = 0; i < said_.size(); i = end) {
-      while (end < said_.size() && said_[end] == said_[i]) ++end;
-      lines.push_back(said_[i] + (end - i > 1 ? " x " + std::to_string(end - i) : ""));
-    }
-    said_ = std::move(lines);
   }
 
   void Take(const Action& action) {
