@@ -74,9 +74,9 @@ std::vector<HangWatch::Worker> Cluster::Doings() const {
 bool Cluster::Joining(const SimWorker& worker) const {
   const Controller* controller = controller_.controller();
   if (controller == nullptr) return false;
-  const auto run = controller->runs().find(worker.run());
+  const auto run = controller->runs().find(worker.welcome().run);
   if (run == controller->runs().end()) return false;
-  const auto rank = static_cast<std::size_t>(worker.rank());
+  const auto rank = static_cast<std::size_t>(worker.welcome().rank);
   return rank < run->second->workers().size() &&
          run->second->workers()[rank].state == WorkerState::kJoining;
 }
@@ -114,9 +114,9 @@ std::string Cluster::Stuck() const {
     text += "\n  " + worker.Where();
     const Controller* controller = controller_.controller();
     if (controller == nullptr) continue;
-    const auto run = controller->runs().find(worker.run());
+    const auto run = controller->runs().find(worker.welcome().run);
     if (run != controller->runs().end()) {
-      text += "; the controller says: " + run->second->Explain(world_.now, worker.rank());
+      text += "; the controller says: " + run->second->Explain(world_.now, worker.welcome().rank);
     }
     if (text.size() > 4000) return text + "\n  ...";
   }

@@ -123,15 +123,15 @@ void Cluster::Forge(std::uint32_t worker) {
   const SimWorker& victim = workers_[worker];
   const Controller* controller = controller_.controller();
   if (controller == nullptr || workers_.size() < 2) return;
-  const auto run = controller->runs().find(victim.run());
-  const auto rank = static_cast<std::size_t>(victim.rank());
+  const auto run = controller->runs().find(victim.welcome().run);
+  const auto rank = static_cast<std::size_t>(victim.welcome().rank);
   if (run == controller->runs().end() || rank >= run->second->workers().size()) return;
   const RunWorker& known = run->second->workers()[rank];
   if (known.incarnation == 0 || known.incarnation != victim.incarnation()) return;
   Prng& dice = world_.dice;
-  WorkerEnvelope forged{.run = victim.run(),
-                        .identity = victim.identity(),
-                        .rank = victim.rank(),
+  WorkerEnvelope forged{.run = victim.welcome().run,
+                        .identity = victim.welcome().identity,
+                        .rank = victim.welcome().rank,
                         .incarnation = known.incarnation,
                         .seq = known.link.last_in() + 1,
                         .ack = known.link.last_out() + dice.Below(3),
@@ -176,7 +176,7 @@ void Cluster::Forge(std::uint32_t worker) {
       forged.rank = kNoRank;
       forged.seq = 1;
       forged.body = Hello{.job = "sim",
-                          .rank = victim.rank(),
+                          .rank = victim.welcome().rank,
                           .endpoints = {"forged"},
                           .mesh_key = MeshDoors::ForgedKey()};
       break;

@@ -64,11 +64,11 @@ void ModelPlane::Perform(std::uint32_t worker, const Action& action) {
   } else if (const auto* gone = std::get_if<ForgetMembers>(&action)) {
     for (const Incarnation out : gone->incarnations) copies_.SourceOut(worker, out);
   } else if (const auto* start = std::get_if<StartReduce>(&action)) {
-    data_.Begin(worker, of.run_number(), *start, of.plan());
+    data_.Begin(worker, of.run_number(), *start, of.welcome().plan);
   } else if (std::holds_alternative<CancelReduce>(action)) {
     data_.Cancel(worker);
   } else if (const auto* fetch = std::get_if<StartFetch>(&action)) {
-    copies_.Fetch(worker, of.run_number(), *fetch, of.plan());
+    copies_.Fetch(worker, of.run_number(), *fetch, of.welcome().plan);
     Copies(worker, fetch->source);
   } else if (std::holds_alternative<CancelFetch>(action)) {
     copies_.CancelFetch(worker);

@@ -11,7 +11,7 @@
 namespace prd::sim {
 namespace {
 
-// As the tag of a replica changes where its worker applies a gradient itself (sim_worker.cc).
+// As the tag of a replica changes where its worker applies a gradient itself (own_replica.h).
 std::uint64_t WithGradient(std::uint32_t worker, std::uint64_t tag) {
   return Prng(tag ^ worker).Next();
 }

@@ -47,6 +47,10 @@ bool IsAnswer(const Action& action) {
   return std::holds_alternative<ApplyNow>(action) || std::holds_alternative<CallDone>(action);
 }
 
+bool Draws(World* world, double probability) {
+  return probability > 0 && world->dice.Unit() < probability;
+}
+
 }  // namespace
 
 // The loop is another thread: what it does next comes after all that the core asked for at once.
@@ -94,6 +98,7 @@ void SimWorker::Init(WorkerParts* parts, std::uint32_t number) {
   parts_ = parts;
   number_ = number;
   loader_.Init(*parts, number);
+  own_.Init(parts, number);
   clock_.Init(parts, number);
   dialogue_.Init(parts->world, number);
 }
@@ -110,7 +115,7 @@ void SimWorker::Start() {
   launch_ = world->launch;
   plan_ = world->runs.first_plan();
   done_ = false;
-  Replica& own = replica();
+  Replica& own = *own_;
   own = Replica();
   own.tag = Mixed(world->prng.Next());
   if (parts_->objective != nullptr) own.x = parts_->objective->Start();
@@ -145,7 +150,7 @@ void SimWorker::Start() {
 // Its peers do not find it any more.
 void SimWorker::Gone(bool killed) {
   parts_->plane->End(number_, killed);
-  replica().incarnation = 0;
+  own_->incarnation = 0;
 }
 
 void SimWorker::Away(double within_ms, bool killed) {
@@ -172,20 +177,20 @@ void SimWorker::Kill() {
 // ---- the training loop ----
 
 // What the training loop does after a step, a pause or an average.
-bool SimWorker::Draw(double probability) const {
-  return probability > 0 && parts_->world->dice.Unit() < probability;
-}
-
 void SimWorker::GoOn() {
-  const ClusterPart& cluster = parts_->world->workload.cluster;
+  World* world = parts_->world;
+  const ClusterPart& cluster = world->workload.cluster;
   const Phase was = phase_;
   const bool asks = was == Phase::kStepping || was == Phase::kPausing;
-  if (asks && Draw(cluster.averages)) return BeginAverage();
+  if (asks && Draws(world, cluster.averages)) {
+    phase_ = Phase::kAveraging;
+    return Call(PlaneCall::kAverage, [&](Actions* out) { core_.Average(world->now, false, out); });
+  }
   if (core_.paused()) {
     phase_ = Phase::kPaused;
     return;
   }
-  if (was == Phase::kStepping && Draw(cluster.pauses)) return BeginPause();
+  if (was == Phase::kStepping && Draws(world, cluster.pauses)) return BeginPause();
   BeginStep();
 }
 
@@ -212,20 +217,6 @@ void SimWorker::OnResumes(std::uint64_t pause) {
   if (world->Fault(world->workload.faults.worker_dies)) return Die();
   phase_ = Phase::kResuming;
   Call(PlaneCall::kOther, [&](Actions* out) { core_.Resume(world->now, out); });
-}
-
-void SimWorker::BeginAverage() {
-  phase_ = Phase::kAveraging;
-  Call(PlaneCall::kAverage, [&](Actions* out) { core_.Average(parts_->world->now, false, out); });
-}
-
-// The fault that changes a replica by itself, in what the next group is applied to.
-void SimWorker::Flip() {
-  if (!AllOrNone(plan_)) return;
-  World* world = parts_->world;
-  if (!world->Rolled(world->workload.faults.flips)) return;
-  parts_->replicas->Flipped();
-  parts_->plane->Flip(number_);
 }
 
 void SimWorker::BeginStep() {
@@ -292,21 +283,21 @@ void SimWorker::OnNotice(std::uint64_t life) {
 
 void SimWorker::EndStep(bool discard) {
   World* world = parts_->world;
-  Replica& own = replica();
+  Replica& own = *own_;
   clock_.Turn();
   own.averaged = kNoRun;
-  Flip();
+  own_.Flip(plan_);
   const std::int64_t samples = loader_.samples();
   // The job has a batch since the step began, in another run.
   discard = discard || (samples == 0 && core_.shares().batch() > 0);
   if (discard) {
     loader_.Discard();
   } else {
-    AddPass();
+    own_.AddPass(&loader_);
   }
   parts_->plane->Enter(number_, PlaneCall::kStep);
   StepProcedure local(plan_, discard);
-  Run(&local, false, [&] { own.tag = Mixed(own.tag ^ number_); });
+  own_.Run(&local, false, [&] { own.tag = Mixed(own.tag ^ number_); });
   const std::int64_t whole_step = world->workload.cluster.samples;
   if (!discard) {
     dialogue_.Stepped();
@@ -332,46 +323,12 @@ void SimWorker::EndStep(bool discard) {
   if (calls_ == calls && !core_.shares().partial()) loader_.Count();
 }
 
-// The gradient is the mean over all samples of the step so far.
-void SimWorker::AddPass() {
-  const std::int64_t before = loader_.Add();
-  if (parts_->objective == nullptr) return;
-  Replica& own = replica();
-  const std::vector<double> mean = before > 0 ? own.gradient : std::vector<double>();
-  own.gradient.resize(own.x.size());
-  parts_->objective->Gradient(number_, own.x, &parts_->draws[number_], &own.gradient);
-  if (mean.size() != own.gradient.size()) return;
-  const auto had = static_cast<double>(before);
-  const auto has = static_cast<double>(before + loader_.samples());
-  for (std::size_t j = 0; j < mean.size(); ++j) {
-    own.gradient[j] = (mean[j] * had + own.gradient[j] * (has - had)) / has;
-  }
-}
-
-// `tag`: what `apply` makes of the tags, which stand for the parameters.
-template <typename F>
-void SimWorker::Run(StepProcedure* procedure, bool group, F&& tag) {
-  Replica& own = replica();
-  Plane* plane = parts_->plane;
-  StepReplica* lent = plane->Lent(number_);
-  if (const std::optional<Iteration> at = procedure->Begin(lent)) {
-    plane->BeforeApply(number_);
-    const double rate = parts_->world->workload.training.learning_rate;
-    for (std::size_t j = 0; j < own.x.size(); ++j) own.x[j] -= rate * own.gradient[j];
-    tag();
-    own.iteration = *at;
-    plane->AfterApply(number_, *at, group);
-  }
-  procedure->End(lent);
-  own.iteration = lent->iteration();
-}
-
 void SimWorker::OnApplyNow(const ApplyNow& apply) {
-  Replica& own = replica();
+  Replica& own = *own_;
   const bool gradients = apply.what == ApplyNow::What::kGradients;
   const bool group = gradients && TrainsInGroups(plan_);
   StepProcedure duty(apply);
-  Run(&duty, group, [&] {
+  own_.Run(&duty, group, [&] {
     if (group) own.state = Mixed(own.state ^ group_.id());
     if (gradients) own.tag = Mixed(own.tag ^ (group ? own.state : group_.id()));
   });
@@ -425,7 +382,8 @@ void SimWorker::OnCallDone(const CallDone& done) {
     loader_.Count();
     if (done.step.adopted) loader_.ForgetDrawn();
     dialogue_.CheckRunAhead(plan_);
-    const bool waited = done.step.adopted || Ahead() || Overlaps() || !TrainsInGroups(plan_);
+    const bool waited = done.step.adopted || DrawnAhead(welcome().plan) ||
+                        AveragesInBackground(welcome().plan) || !TrainsInGroups(plan_);
     clock_.Sliced(waited ? Slice::Kind::kWait : Slice::Kind::kReduce);
     ++steps_;
     ++parts_->stats->workers[number_].steps;
@@ -437,7 +395,7 @@ void SimWorker::OnCallDone(const CallDone& done) {
     }
   }
   World* world = parts_->world;
-  replica().paused = core_.paused();
+  own_->paused = core_.paused();
   if (phase_ == Phase::kPausing) {
     const double ms = world->workload.cluster.pause_ms * world->dice.Unit();
     world->queue.Push(world->now + FromMs(ms), EventKind::kResumes, number_, clock_.turn());
@@ -463,8 +421,10 @@ void SimWorker::OnWake(Instant at) {
 }
 
 void SimWorker::OnReduced(const PlaneResult& result, const Status& status) {
-  if (phase_ == Phase::kStepping && !Overlaps() && (Ahead() || !result.ok)) {
-    if (Ahead()) clock_.SlicedUntil(Slice::Kind::kWait, parts_->world->now - result.took);
+  if (phase_ == Phase::kStepping && !AveragesInBackground(welcome().plan) &&
+      (DrawnAhead(welcome().plan) || !result.ok)) {
+    if (DrawnAhead(welcome().plan))
+      clock_.SlicedUntil(Slice::Kind::kWait, parts_->world->now - result.took);
     clock_.Sliced(Slice::Kind::kReduce);
   }
   group_.Ends(result);
@@ -472,7 +432,7 @@ void SimWorker::OnReduced(const PlaneResult& result, const Status& status) {
     parts_->replicas->Applied(run_number(), result.group, Mark());
     parts_->plane->Agree(number_, run_number(), result.group, false);
   }
-  const bool passive = Ahead() && group_.Passive(number_, result.group);
+  const bool passive = DrawnAhead(welcome().plan) && group_.Passive(number_, result.group);
   if (result.ok && !passive) dialogue_.Answered();
   Tell([&](Actions* out) {
     core_.OnReduced(parts_->world->now, result.group, status, result.bytes, out, result.unreachable,
@@ -483,8 +443,8 @@ void SimWorker::OnReduced(const PlaneResult& result, const Status& status) {
 void SimWorker::OnFetched(const PlaneResult& result) {
   const Status status = result.ok ? Status::Ok() : Status(Code::kUnavailable, "the source is gone");
   const bool rounds = TrainsInRounds(plan_);
-  const Iteration iteration = rounds ? replica().newest : replica().iteration;
-  const Iteration in_inbox = iteration - replica().iteration;
+  const Iteration iteration = rounds ? own_->newest : own_->iteration;
+  const Iteration in_inbox = iteration - own_->iteration;
   group_.Ends(result);
   Tell(
       [&](Actions* out) { core_.OnFetched(parts_->world->now, status, iteration, out, in_inbox); });
@@ -501,14 +461,6 @@ bool SimWorker::lends() const {
     default:
       return false;
   }
-}
-
-void SimWorker::CheckLent(const Group& group) const {
-  const bool any_time =
-      group.kind == GroupKind::kRound || (group.kind == GroupKind::kTrain && Overlaps());
-  if (any_time || lends()) return;
-  throw Violation("lent", WorkerName(number_) + " begins group " + std::to_string(group.id) +
-                              " while it is " + PhaseName(phase_));
 }
 
 void SimWorker::OnSent(const WorkerEnvelope& envelope) {
@@ -542,8 +494,8 @@ void SimWorker::Perform(Action* action) {
   } else if (const auto* start = std::get_if<StartReduce>(action)) {
     OnStartReduce(start->group);
   } else if (std::holds_alternative<CancelReduce>(*action)) {
-    if (phase_ == Phase::kStepping && !Overlaps()) {
-      clock_.Sliced(Ahead() ? Slice::Kind::kWait : Slice::Kind::kReduce);
+    if (phase_ == Phase::kStepping && !AveragesInBackground(welcome().plan)) {
+      clock_.Sliced(DrawnAhead(welcome().plan) ? Slice::Kind::kWait : Slice::Kind::kReduce);
     }
   } else if (const auto* fetch = std::get_if<StartFetch>(action)) {
     dialogue_.Answered();
@@ -565,11 +517,11 @@ void SimWorker::Perform(Action* action) {
 
 void SimWorker::OnBecome(Incarnation incarnation) {
   World* world = parts_->world;
-  if (world->dismissed.contains(replica().incarnation) && !world->forgot) {
+  if (world->dismissed.contains(own_->incarnation) && !world->forgot) {
     throw Violation("dismissed",
                     WorkerName(number_) + " comes back, and an operator has removed it");
   }
-  replica().incarnation = incarnation;
+  own_->incarnation = incarnation;
   parts_->doors->Become(number_, incarnation, parts_->plane->Key(number_));
   loader_.ForgetDrawn();
   if (phase_ == Phase::kComputing) loader_.BeginAgain();
@@ -578,9 +530,15 @@ void SimWorker::OnBecome(Incarnation incarnation) {
 }
 
 void SimWorker::OnStartReduce(const Group& group) {
-  CheckLent(group);
+  const bool overlaps = AveragesInBackground(welcome().plan);
+  const bool any_time =
+      group.kind == GroupKind::kRound || (group.kind == GroupKind::kTrain && overlaps);
+  if (!any_time && !lends()) {
+    throw Violation("lent", WorkerName(number_) + " begins group " + std::to_string(group.id) +
+                                " while it is " + PhaseName(phase_));
+  }
   parts_->doors->TurnsToAll(number_, group.members);
-  if (phase_ == Phase::kStepping && !Overlaps()) clock_.Sliced(Slice::Kind::kWait);
+  if (phase_ == Phase::kStepping && !overlaps) clock_.Sliced(Slice::Kind::kWait);
   group_.Begins(group);
   if (group.kind == GroupKind::kTrain && parts_->batches->whole(run_number())) {
     parts_->batches->Reduces(number_, run_number(), group.id, loader_.passes());
@@ -588,8 +546,9 @@ void SimWorker::OnStartReduce(const Group& group) {
 }
 
 std::string SimWorker::Where() const {
-  return WorkerName(number_) + " (run " + std::to_string(run()) + "): " + PhaseName(phase_) + ", " +
-         std::to_string(steps_) + " steps" + (error_.empty() ? "" : ", " + error_);
+  return WorkerName(number_) + " (run " + std::to_string(welcome().run) +
+         "): " + PhaseName(phase_) + ", " + std::to_string(steps_) + " steps" +
+         (error_.empty() ? "" : ", " + error_);
 }
 
 }  // namespace prd::sim

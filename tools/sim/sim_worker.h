@@ -17,6 +17,7 @@
 #include "tools/sim/dialogue.h"
 #include "tools/sim/loader.h"
 #include "tools/sim/own_group.h"
+#include "tools/sim/own_replica.h"
 #include "tools/sim/plane.h"
 #include "tools/sim/step_clock.h"
 #include "tools/sim/worker_parts.h"
@@ -65,13 +66,10 @@ class SimWorker {
   std::uint64_t Mark() const { return parts_->plane->Mark(number_); }
   // Its replica may be read and changed: it is in a call.
   bool lends() const;
-  const Plan& plan() const { return core_.welcome().plan; }
   Phase phase() const { return phase_; }
-  RunId run() const { return core_.welcome().run; }
+  const Welcome& welcome() const { return core_.welcome(); }  // to the run that it is in
   RunId run_number() const { return parts_->world->runs.NumberOf(core_.welcome().identity); }
-  Rank rank() const { return core_.welcome().rank; }
   Incarnation incarnation() const { return core_.incarnation(); }
-  const RunIdentity& identity() const { return core_.welcome().identity; }
   std::uint64_t launch() const { return launch_; }
   // It has had a replica of the job in this process.
   bool has_trained() const { return parts_->world->replicas[number_].trained; }
@@ -92,17 +90,11 @@ class SimWorker {
   void OnCallDone(const CallDone& done);
   void GoOn();
   void BeginPause();
-  void BeginAverage();
-  bool Draw(double probability) const;
-  void Flip();
   void BeginStep();
   void BeginPass();
-  void AddPass();
   void EndPass();
   void EndStep(bool discard);
   void SayLeave();
-  template <typename F>
-  void Run(StepProcedure* procedure, bool group, F&& tag);
   void OnApplyNow(const ApplyNow& apply);
   void OnSent(const WorkerEnvelope& envelope);
   void OnBecome(Incarnation incarnation);
@@ -111,12 +103,6 @@ class SimWorker {
   void Away(double within_ms, bool killed = false);
   void Gone(bool killed);
   void Schedule();
-  void CheckLent(const Group& group) const;
-
-  // A member may begin its part of a group long before the others do.
-  bool Ahead() const { return DrawnAhead(core_.welcome().plan); }
-  bool Overlaps() const { return AveragesInBackground(core_.welcome().plan); }
-  Replica& replica() { return parts_->world->replicas[number_]; }
 
   WorkerParts* parts_ = nullptr;
   std::uint32_t number_ = 0;
@@ -124,6 +110,7 @@ class SimWorker {
   SessionCore core_;
   Plan plan_;  // of its run, as the engine has it
   Loader loader_;
+  OwnReplica own_;
   StepClock clock_;
   Dialogue dialogue_;
   OwnGroup group_;
