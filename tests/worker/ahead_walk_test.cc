@@ -30,17 +30,17 @@ class Walk {
       Look();
     }
     Settle();
-    EXPECT_TRUE(announced_.empty()) << "a group without a report";
-    EXPECT_EQ(finishes_, 1);
-    EXPECT_TRUE(released_);
+    EXPECT_TRUE(worker_.announced.empty()) << "a group without a report";
+    EXPECT_EQ(worker_.finishes, 1);
+    EXPECT_TRUE(user_.released);
     EXPECT_EQ(told_ + lost_ + inbox_, added_);
   }
 
-  int groups() const { return started_; }
-  int answered() const { return answered_; }
-  int lives() const { return lives_; }
-  int voided() const { return voided_; }
-  int waits() const { return waits_; }
+  int groups() const { return seen_.started; }
+  int answered() const { return seen_.answered; }
+  int lives() const { return seen_.lives; }
+  int voided() const { return seen_.voided; }
+  int waits() const { return seen_.waits; }
   std::int64_t told() const { return told_; }
 
  private:
@@ -75,23 +75,23 @@ class Walk {
 
   // First the thread adds what is in the inbox, with its own step; then it calls.
   void Call() {
-    if (in_call_ || finishing_) return;
-    if (!std::exchange(computed_, true)) {
-      discarded_ = Coin(6);
-      if (!discarded_) ++replica_;
-      rounds_ = TakeInbox();
+    if (user_.in_call || user_.finishing) return;
+    if (!std::exchange(user_.computed, true)) {
+      user_.discarded = Coin(6);
+      if (!user_.discarded) ++replica_;
+      user_.rounds = TakeInbox();
       return;
     }
-    computed_ = false;
-    in_call_ = stepping_ = true;
-    synchronises_ = !discarded_ && ++section_ >= StepsPerSignal(plan_);
-    const bool ends = !synchronises_ && !adopt_ordered_;
-    if (synchronises_ && scheduled_) ++reached_;
+    user_.computed = false;
+    user_.in_call = user_.stepping = true;
+    user_.synchronises = !user_.discarded && ++user_.section >= StepsPerSignal(plan_);
+    const bool ends = !user_.synchronises && !controller_.adopt_ordered;
+    if (user_.synchronises && schedule_.scheduled) ++schedule_.reached;
     known_ = replica_;
-    s_.Step(replica_, discarded_, rounds_);
+    s_.Step(replica_, user_.discarded, user_.rounds);
     Look();
-    EXPECT_FALSE(ends && in_call_) << "it does not synchronise";
-    if (in_call_) ++waits_;
+    EXPECT_FALSE(ends && user_.in_call) << "it does not synchronise";
+    if (user_.in_call) ++seen_.waits;
   }
 
   std::int64_t TakeInbox() {
@@ -101,15 +101,15 @@ class Walk {
   }
 
   void Apply() {
-    if (!applying_) return;
-    if (!std::exchange(took_, true)) {
-      applied_ = TakeInbox();
-      rounds_ += applied_;
+    if (!user_.applying) return;
+    if (!std::exchange(user_.took, true)) {
+      user_.applied = TakeInbox();
+      user_.rounds += user_.applied;
       return;
     }
-    applying_ = took_ = false;
+    user_.applying = user_.took = false;
     known_ = replica_;
-    s_.Applied(replica_, applied_);
+    s_.Applied(replica_, user_.applied);
   }
 
   // ---- the data plane ----
@@ -117,7 +117,7 @@ class Walk {
   void EndReduction(bool fails) {
     if (!running_) return;
     const StartReduce was = *std::exchange(running_, std::nullopt);
-    if (Scheduled() && was.group.kind == GroupKind::kTrain) ++over_;
+    if (Scheduled() && was.group.kind == GroupKind::kTrain) ++schedule_.over;
     if (!fails && was.group.kind == GroupKind::kTrain) {
       ++added_;
       if (Background()) {
@@ -125,7 +125,7 @@ class Walk {
         gained_ += was.gain;
       } else {
         ++told_;
-        ++rounds_;
+        ++user_.rounds;
       }
     }
     s_.Reduced(was.group.id, !fails);
@@ -133,11 +133,11 @@ class Walk {
 
   void Fetch(bool fails) {
     if (!std::exchange(fetching_, false)) return;
-    adopt_ordered_ = false;
+    controller_.adopt_ordered = false;
     if (!fails) {
       replica_ += static_cast<Iteration>(random_.Below(50));
       known_ = replica_;
-      section_ = 0;
+      user_.section = 0;
     }
     s_.Fetched(replica_, !fails);
   }
@@ -145,108 +145,113 @@ class Walk {
   // ---- the controller ----
 
   void Hear() {
-    if (flight_.empty()) return;
-    const WorkerBody body = std::move(flight_.front());
-    flight_.pop_front();
+    if (controller_.flight.empty()) return;
+    const WorkerBody body = std::move(controller_.flight.front());
+    controller_.flight.pop_front();
     if (const auto* ready = std::get_if<Ready>(&body)) {
-      EXPECT_TRUE(active_ && !Scheduled());
-      EXPECT_FALSE(signal_.has_value()) << "a second signal";
-      EXPECT_TRUE(DrawnAhead(plan_) || group_ == kNoGroup) << "a signal in a group";
-      EXPECT_GE(ready->iteration, heard_iteration_);
-      heard_iteration_ = ready->iteration;
-      signal_ = *ready;
+      EXPECT_TRUE(controller_.active && !Scheduled());
+      EXPECT_FALSE(controller_.signal.has_value()) << "a second signal";
+      EXPECT_TRUE(DrawnAhead(plan_) || controller_.group == kNoGroup) << "a signal in a group";
+      EXPECT_GE(ready->iteration, controller_.heard_iteration);
+      controller_.heard_iteration = ready->iteration;
+      controller_.signal = *ready;
     } else if (const auto* finished = std::get_if<Finished>(&body)) {
-      EXPECT_EQ(finished->group, group_);
-      group_ = kNoGroup;
-      if (finished->outcome == Outcome::kOk && DrawnAhead(plan_) && !passive_) signal_.reset();
+      EXPECT_EQ(finished->group, controller_.group);
+      controller_.group = kNoGroup;
+      if (finished->outcome == Outcome::kOk && DrawnAhead(plan_) && !controller_.passive)
+        controller_.signal.reset();
       if (finished->outcome == Outcome::kOk && !DrawnAhead(plan_))
-        heard_iteration_ = group_iteration_;
+        controller_.heard_iteration = controller_.group_iteration;
     } else if (const auto* adopted = std::get_if<Adopted>(&body)) {
       if (adopted->ok) {
-        active_ = true;
-        heard_iteration_ = adopted->iteration;
+        controller_.active = true;
+        controller_.heard_iteration = adopted->iteration;
       } else {
         Adopt();
       }
     } else if (std::holds_alternative<prd::Finish>(body)) {
-      EXPECT_TRUE(active_ && !signal_) << "finished with a signal standing";
-      EXPECT_TRUE(DrawnAhead(plan_) || group_ == kNoGroup);
-      active_ = false;
-      leaving_ = true;
+      EXPECT_TRUE(controller_.active && !controller_.signal) << "finished with a signal standing";
+      EXPECT_TRUE(DrawnAhead(plan_) || controller_.group == kNoGroup);
+      controller_.active = false;
+      controller_.leaving = true;
     }
   }
 
   void Adopt() {
-    adopt_ordered_ = true;
+    controller_.adopt_ordered = true;
     s_.SayAdopt();
   }
 
   void Decide() {
-    if (group_ != kNoGroup && Coin(4)) return s_.Say(Abort{.group = group_, .reason = "so"});
-    if (!active_) return;
+    if (controller_.group != kNoGroup && Coin(4))
+      return s_.Say(Abort{.group = controller_.group, .reason = "so"});
+    if (!controller_.active) return;
     if (Scheduled()) {
-      if (!scheduled_ || Coin(8)) SaySchedule();
-    } else if (DrawnAhead(plan_) && signal_ && Coin(4)) {
+      if (!schedule_.scheduled || Coin(8)) SaySchedule();
+    } else if (DrawnAhead(plan_) && controller_.signal && Coin(4)) {
       SayAnswer();
-    } else if (group_ == kNoGroup && (DrawnAhead(plan_) || signal_)) {
+    } else if (controller_.group == kNoGroup && (DrawnAhead(plan_) || controller_.signal)) {
       Announce(Coin());
     }
   }
 
   void SayAnswer() {
-    const Iteration iteration = signal_->iteration;
-    signal_.reset();
-    if (stands_ && iteration == said_.iteration) Answered();
+    const Iteration iteration = controller_.signal->iteration;
+    controller_.signal.reset();
+    if (worker_.stands && iteration == worker_.said.iteration) Answered();
     s_.Say(QueryReply{.iteration = iteration});
   }
 
   void Announce(bool passive) {
-    prd::Group group = Script::MakeGroup(++groups_, GroupKind::kTrain, 0);
-    passive_ = DrawnAhead(plan_) && passive;
-    group.members.Mutable()[0].passive = passive_;
+    prd::Group group = Script::MakeGroup(++controller_.groups, GroupKind::kTrain, 0);
+    controller_.passive = DrawnAhead(plan_) && passive;
+    group.members.Mutable()[0].passive = controller_.passive;
     if (!DrawnAhead(plan_)) {
-      group_iteration_ = signal_->iteration + static_cast<Iteration>(random_.Below(3));
-      group.iteration = group_iteration_;
-      signal_.reset();
-      stands_ = false;
+      controller_.group_iteration =
+          controller_.signal->iteration + static_cast<Iteration>(random_.Below(3));
+      group.iteration = controller_.group_iteration;
+      controller_.signal.reset();
+      worker_.stands = false;
     }
-    group_ = group.id;
-    announced_.insert(group.id);
+    controller_.group = group.id;
+    worker_.announced.insert(group.id);
     s_.Say(group);
   }
 
   void SaySchedule() {
-    roster_ = {.first = groups_ + 1, .members = {}, .hosts = {}, .reason = "so"};
+    schedule_.roster = {
+        .first = controller_.groups + 1, .members = {}, .hosts = {}, .reason = "so"};
     const std::size_t workers = 1 + random_.Below(7);
-    self_ = random_.Below(workers);
+    schedule_.self = random_.Below(workers);
     for (std::size_t i = 0; i < workers; ++i) {
-      roster_.hosts.push_back(static_cast<std::int32_t>(random_.Below(3)));
-      roster_.members.push_back(
-          {.rank = static_cast<Rank>(i), .incarnation = i == self_ ? kMe : kMe + 1 + i});
+      schedule_.roster.hosts.push_back(static_cast<std::int32_t>(random_.Below(3)));
+      schedule_.roster.members.push_back(
+          {.rank = static_cast<Rank>(i), .incarnation = i == schedule_.self ? kMe : kMe + 1 + i});
     }
-    groups_ += kScheduleSpan;
-    if (std::exchange(scheduled_, true) && running_) ++voided_;
-    over_ = 0;
-    reached_ = stepping_ && !applying_ ? 1 : 0;
-    s_.Say(roster_);
+    controller_.groups += kScheduleSpan;
+    if (std::exchange(schedule_.scheduled, true) && running_) ++seen_.voided;
+    schedule_.over = 0;
+    schedule_.reached = user_.stepping && !user_.applying ? 1 : 0;
+    s_.Say(schedule_.roster);
   }
 
   void LoseMembership() {
-    if (!active_ && !leaving_) return;
-    ++lives_;
+    if (!controller_.active && !controller_.leaving) return;
+    ++seen_.lives;
     s_.core.GiveIncarnation(kMe);
     s_.Aside(Refused{.code = Code::kAborted, .reason = "its lease ran out"});
     s_.Pass(kSecond);
-    while (applying_) Apply();  // until then it says no Hello
+    while (user_.applying) Apply();  // until then it says no Hello
     s_.Pass(0);
     Look();
-    flight_.clear();
-    announced_.clear();
-    signal_.reset();
-    active_ = leaving_ = stands_ = awaits_ = scheduled_ = fetching_ = false;
-    reached_ = over_ = beyond_ = finishes_ = 0;
-    groups_ = 1;
-    group_ = kNoGroup;
+    controller_.flight.clear();
+    worker_.announced.clear();
+    controller_.signal.reset();
+    controller_.active = controller_.leaving = worker_.stands = worker_.awaits =
+        schedule_.scheduled = fetching_ = false;
+    schedule_.reached = schedule_.over = worker_.beyond = worker_.finishes = 0;
+    controller_.groups = 1;
+    controller_.group = kNoGroup;
     s_.Welcome(plan_);
     Adopt();
   }
@@ -258,7 +263,7 @@ class Walk {
       if (const auto* send = std::get_if<SendToController>(&action)) {
         if (send->envelope.seq == 0) continue;
         Said(send->envelope.body);
-        flight_.push_back(send->envelope.body);
+        controller_.flight.push_back(send->envelope.body);
       } else if (const auto* start = std::get_if<StartReduce>(&action)) {
         Started(*start);
       } else if (std::holds_alternative<CancelReduce>(action)) {
@@ -268,11 +273,11 @@ class Walk {
         lost_ += std::exchange(inbox_, 0);
         gained_ = 0;
       } else if (std::holds_alternative<StartFetch>(action)) {
-        EXPECT_TRUE(in_call_ && !running_);
+        EXPECT_TRUE(user_.in_call && !running_);
         fetching_ = true;
       } else if (std::holds_alternative<ApplyNow>(action)) {
-        EXPECT_TRUE(in_call_ && !applying_ && Background());
-        applying_ = true;
+        EXPECT_TRUE(user_.in_call && !user_.applying && Background());
+        user_.applying = true;
       } else if (const auto* done = std::get_if<CallDone>(&action)) {
         Done(*done);
       }
@@ -281,81 +286,85 @@ class Walk {
 
   void Started(const StartReduce& start) {
     EXPECT_FALSE(running_.has_value()) << "one at a time";
-    EXPECT_TRUE(in_call_ || Background()) << "its training loop computes";
+    EXPECT_TRUE(user_.in_call || Background()) << "its training loop computes";
     running_ = start;
-    ++started_;
+    ++seen_.started;
     if (start.group.kind == GroupKind::kFinal) {
       EXPECT_EQ(inbox_, 0) << "part of the parameters is missing";
     } else if (Scheduled()) {
       SkipSlots();
-      ASSERT_LT(over_, reached_) << "a slot that nobody has reached";
-      const StaticMembers members = StaticGroup(roster_.hosts, Slot(), self_);
-      EXPECT_EQ(start.group.id,
-                StaticGroupId(roster_.first, roster_.hosts.size(), Slot(), members));
+      ASSERT_LT(schedule_.over, schedule_.reached) << "a slot that nobody has reached";
+      const StaticMembers members = StaticGroup(schedule_.roster.hosts, Slot(), schedule_.self);
+      EXPECT_EQ(start.group.id, StaticGroupId(schedule_.roster.first, schedule_.roster.hosts.size(),
+                                              Slot(), members));
       EXPECT_EQ(start.group.members.size(), members.size());
     } else if (!Background()) {
-      EXPECT_TRUE(stands_ || finishes_ > 0) << "it says Ready first";
+      EXPECT_TRUE(worker_.stands || worker_.finishes > 0) << "it says Ready first";
     }
   }
-  std::uint64_t Slot() const { return static_cast<std::uint64_t>(over_); }
+  std::uint64_t Slot() const { return static_cast<std::uint64_t>(schedule_.over); }
   // Slots without a group are over in their turn.
   void SkipSlots() {
-    while (over_ < reached_ && StaticGroup(roster_.hosts, Slot(), self_).empty()) ++over_;
+    while (schedule_.over < schedule_.reached &&
+           StaticGroup(schedule_.roster.hosts, Slot(), schedule_.self).empty())
+      ++schedule_.over;
   }
 
   void Said(const WorkerBody& body) {
     if (const auto* ready = std::get_if<Ready>(&body)) {
-      EXPECT_FALSE(stands_) << "one stands";
+      EXPECT_FALSE(worker_.stands) << "one stands";
       EXPECT_EQ(ready->iteration, known_);
       EXPECT_TRUE(DrawnAhead(plan_) || inbox_ == 0) << "it signals less than it has";
-      stands_ = true;
-      said_ = *ready;
-      if (!std::exchange(awaits_, true)) beyond_ = 0;
+      worker_.stands = true;
+      worker_.said = *ready;
+      if (!std::exchange(worker_.awaits, true)) worker_.beyond = 0;
     } else if (const auto* finished = std::get_if<Finished>(&body)) {
-      EXPECT_EQ(announced_.erase(finished->group), 1u) << "group " << finished->group;
-      if (finished->outcome == Outcome::kOk && finished->group == group_ && !passive_) Answered();
+      EXPECT_EQ(worker_.announced.erase(finished->group), 1u) << "group " << finished->group;
+      if (finished->outcome == Outcome::kOk && finished->group == controller_.group &&
+          !controller_.passive)
+        Answered();
     } else if (std::holds_alternative<prd::Finish>(body)) {
-      ++finishes_;
-      EXPECT_TRUE(finishing_ && !stands_ && !awaits_);
+      ++worker_.finishes;
+      EXPECT_TRUE(user_.finishing && !worker_.stands && !worker_.awaits);
       if (Background() && Scheduled()) SkipSlots();
-      EXPECT_EQ(over_, reached_);
+      EXPECT_EQ(schedule_.over, schedule_.reached);
     }
   }
 
   void Answered() {
-    if (awaits_) ++answered_;
-    stands_ = awaits_ = false;
+    if (worker_.awaits) ++seen_.answered;
+    worker_.stands = worker_.awaits = false;
   }
 
   void Done(const CallDone& done) {
-    EXPECT_TRUE(in_call_) << "a call ended twice";
-    EXPECT_FALSE(applying_);
+    EXPECT_TRUE(user_.in_call) << "a call ended twice";
+    EXPECT_FALSE(user_.applying);
     EXPECT_TRUE(done.status.ok()) << done.status.ToString();
-    in_call_ = false;
-    if (!std::exchange(stepping_, false)) {
-      released_ = true;
+    user_.in_call = false;
+    if (!std::exchange(user_.stepping, false)) {
+      user_.released = true;
       return;
     }
     EXPECT_EQ(done.step.iteration, replica_);
-    EXPECT_EQ(done.step.rounds, rounds_);
-    EXPECT_EQ(done.step.included, rounds_ > 0);
-    if (done.step.adopted || !synchronises_) return;
-    section_ = 0;
+    EXPECT_EQ(done.step.rounds, user_.rounds);
+    EXPECT_EQ(done.step.included, user_.rounds > 0);
+    if (done.step.adopted || !user_.synchronises) return;
+    user_.section = 0;
     if (Scheduled()) {
       if (!running_) SkipSlots();
-      EXPECT_LE(reached_ - over_, Bound()) << "too many slots are open";
-    } else if (awaits_) {
-      EXPECT_LE(++beyond_, Bound()) << "it ran ahead too far";
+      EXPECT_LE(schedule_.reached - schedule_.over, Bound()) << "too many slots are open";
+    } else if (worker_.awaits) {
+      EXPECT_LE(++worker_.beyond, Bound()) << "it ran ahead too far";
     }
   }
 
   // No faults any more: the step ends, and so does Finish.
   void Settle() {
     bool final = false;
-    for (int i = 0; i < 400 && !released_ && !::testing::Test::HasFailure(); ++i) {
-      if (computed_) Call();
-      if (!in_call_ && !finishing_) {
-        finishing_ = in_call_ = true;
+    for (int i = 0; i < 400 && !user_.released && !::testing::Test::HasFailure(); ++i) {
+      if (user_.computed) Call();
+      if (!user_.in_call && !user_.finishing) {
+        user_.finishing = user_.in_call = true;
         s_.core.Finish(s_.now, &s_.actions);
       }
       Look();
@@ -366,17 +375,17 @@ class Walk {
       const bool released = final && running_;
       EndReduction(false);
       Look();
-      while (!flight_.empty()) Hear();
+      while (!controller_.flight.empty()) Hear();
       Look();
       if (released) s_.Say(Released{.reason = "done"});
-      if (leaving_ && group_ == kNoGroup && !final) {
+      if (controller_.leaving && controller_.group == kNoGroup && !final) {
         final = true;
-        group_ = ++groups_;
-        announced_.insert(group_);
-        s_.Say(Script::MakeGroup(group_, GroupKind::kFinal, replica_));
-      } else if (active_ && Scheduled() && !scheduled_) {
+        controller_.group = ++controller_.groups;
+        worker_.announced.insert(controller_.group);
+        s_.Say(Script::MakeGroup(controller_.group, GroupKind::kFinal, replica_));
+      } else if (controller_.active && Scheduled() && !schedule_.scheduled) {
         SaySchedule();
-      } else if (active_ && signal_ && group_ == kNoGroup) {
+      } else if (controller_.active && controller_.signal && controller_.group == kNoGroup) {
         if (DrawnAhead(plan_) && Coin()) {
           SayAnswer();
         } else {
@@ -399,52 +408,62 @@ class Walk {
   std::int64_t added_ = 0;
   std::int64_t told_ = 0;
   std::int64_t lost_ = 0;
-  // The user.
-  bool computed_ = false;
-  bool discarded_ = false;
-  bool in_call_ = false;
-  bool stepping_ = false;
-  bool finishing_ = false;
-  bool synchronises_ = false;
-  bool applying_ = false;
-  bool took_ = false;
-  bool released_ = false;
-  std::int64_t applied_ = 0;
-  std::int64_t rounds_ = 0;  // of the step in progress
-  std::uint32_t section_ = 0;
+  struct User {
+    bool computed = false;
+    bool discarded = false;
+    bool in_call = false;
+    bool stepping = false;
+    bool finishing = false;
+    bool synchronises = false;
+    bool applying = false;
+    bool took = false;
+    bool released = false;
+    std::int64_t applied = 0;
+    std::int64_t rounds = 0;  // of the step in progress
+    std::uint32_t section = 0;
+  };
+  User user_;
   // The data plane.
   std::optional<StartReduce> running_;
   bool fetching_ = false;
-  // What the worker has said, and has not been answered.
-  bool stands_ = false;
-  bool awaits_ = false;  // the same, over failures of groups
-  Ready said_;
-  std::int64_t beyond_ = 0;  // steps that ended since
-  int finishes_ = 0;
-  std::set<GroupId> announced_;  // and not reported
-  // The controller: it hears later.
-  std::deque<WorkerBody> flight_;
-  bool active_ = true;
-  bool leaving_ = false;
-  bool adopt_ordered_ = false;
-  std::optional<Ready> signal_;
-  Iteration heard_iteration_ = 0;
-  GroupId groups_ = 1;
-  GroupId group_ = kNoGroup;
-  bool passive_ = false;
-  Iteration group_iteration_ = 0;
-  // The schedule.
-  bool scheduled_ = false;
-  Schedule roster_;
-  std::size_t self_ = 0;
-  std::int64_t reached_ = 0;
-  std::int64_t over_ = 0;
-  // How much was seen.
-  int started_ = 0;
-  int answered_ = 0;
-  int lives_ = 0;
-  int voided_ = 0;
-  int waits_ = 0;
+  struct Worker {  // what it has said, and has not been answered
+    bool stands = false;
+    bool awaits = false;  // the same, over failures of groups
+    Ready said;
+    std::int64_t beyond = 0;  // steps that ended since
+    int finishes = 0;
+    std::set<GroupId> announced;  // and not reported
+  };
+  Worker worker_;
+  struct Controller {  // hears later
+    std::deque<WorkerBody> flight;
+    bool active = true;
+    bool leaving = false;
+    bool adopt_ordered = false;
+    std::optional<Ready> signal;
+    Iteration heard_iteration = 0;
+    GroupId groups = 1;
+    GroupId group = kNoGroup;
+    bool passive = false;
+    Iteration group_iteration = 0;
+  };
+  Controller controller_;
+  struct Drawn {
+    bool scheduled = false;
+    Schedule roster;
+    std::size_t self = 0;
+    std::int64_t reached = 0;
+    std::int64_t over = 0;
+  };
+  Drawn schedule_;
+  struct Seen {  // so much
+    int started = 0;
+    int answered = 0;
+    int lives = 0;
+    int voided = 0;
+    int waits = 0;
+  };
+  Seen seen_;
 };
 
 struct Way {

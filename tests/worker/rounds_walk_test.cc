@@ -30,13 +30,13 @@ class Walk {
     }
     Settle();
     EXPECT_TRUE(outbox_.empty());
-    EXPECT_EQ(finishes_, 1);
+    EXPECT_EQ(controller_.finishes, 1);
   }
 
-  int rounds() const { return rounds_; }
-  int fetched() const { return fetched_; }
-  int undone() const { return undone_; }
-  int lives() const { return lives_; }
+  int rounds() const { return seen_.rounds; }
+  int fetched() const { return seen_.fetched; }
+  int undone() const { return seen_.undone; }
+  int lives() const { return seen_.lives; }
   std::size_t included() const { return included_.size(); }
 
  private:
@@ -67,82 +67,82 @@ class Walk {
 
   void Call() {
     if (s_.core.in_call()) return;
-    step_gradient_ = ++gradients_;
-    discarded_ = Coin(5);
-    stepping_ = true;
-    s_.Step(0, discarded_);
+    step_.gradient = ++gradients_;
+    step_.discarded = Coin(5);
+    step_.stepping = true;
+    s_.Step(0, step_.discarded);
   }
 
   // The caller's thread takes what is in the inbox by now; later it says so.
   void Apply() {
-    if (!applying_) return;
-    if (!std::exchange(took_, true)) {
-      step_included_ = inbox_.contains(step_gradient_);
+    if (!step_.applying) return;
+    if (!std::exchange(step_.took, true)) {
+      step_.included = inbox_.contains(step_.gradient);
       inbox_.clear();
-      step_rounds_ = std::exchange(inbox_rounds_, 0);
-      if (step_rounds_ > 0) replica_ = inbox_round_;
+      step_.rounds = std::exchange(inbox_rounds_, 0);
+      if (step_.rounds > 0) replica_ = inbox_round_;
       return;
     }
-    applying_ = took_ = false;
-    s_.Applied(replica_, step_rounds_);
+    step_.applying = step_.took = false;
+    s_.Applied(replica_, step_.rounds);
   }
 
   // ---- the controller ----
 
-  bool Idle() const { return fate_ == Fate::kNone && joined_; }
+  bool Idle() const { return controller_.fate == Fate::kNone && controller_.joined; }
 
   void Announce() {
     if (!Idle()) return;
-    if (waits_ && Coin(6)) return Average();
-    gives_ = known_ > 0 && !Coin(4);
-    group_ = ++groups_;
-    round_ = newest_ + 1;
-    fate_ = Fate::kRuns;
-    given_ = gives_ ? outbox_ : std::set<int>();
-    ++rounds_;
-    s_.Round(group_, round_, gives_);
+    if (controller_.waits && Coin(6)) return Average();
+    controller_.gives = controller_.known > 0 && !Coin(4);
+    controller_.group = ++controller_.groups;
+    controller_.round = newest_ + 1;
+    controller_.fate = Fate::kRuns;
+    given_ = controller_.gives ? outbox_ : std::set<int>();
+    ++seen_.rounds;
+    s_.Round(controller_.group, controller_.round, controller_.gives);
   }
 
   void Average() {
-    s_.Say(Script::MakeGroup(++groups_, GroupKind::kAverage, newest_));
-    s_.Reduced(groups_, Coin());
+    s_.Say(Script::MakeGroup(++controller_.groups, GroupKind::kAverage, newest_));
+    s_.Reduced(controller_.groups, Coin());
   }
 
   // A running round or copy ends, in one way or another.
   void EndRound() {
-    if (fate_ == Fate::kFetched) {
+    if (controller_.fate == Fate::kFetched) {
       const bool ok = Coin();
-      fate_ = ok ? Fate::kNone : Fate::kFailed;
+      controller_.fate = ok ? Fate::kNone : Fate::kFailed;
       if (ok) Commit();
-      if (ok) ++fetched_;
-      return s_.Fetched(round_, ok);
+      if (ok) ++seen_.fetched;
+      return s_.Fetched(controller_.round, ok);
     }
-    if (fate_ != Fate::kRuns) return;
+    if (controller_.fate != Fate::kRuns) return;
     const std::uint64_t how = random_.Below(4);
-    fate_ = how < 2 ? Fate::kNone : Fate::kFailed;
+    controller_.fate = how < 2 ? Fate::kNone : Fate::kFailed;
     if (how < 2) {
       Commit();
-      s_.Reduced(group_);
+      s_.Reduced(controller_.group);
     } else if (how == 2) {
-      s_.Reduced(group_, false);
-      if (Coin()) s_.Say(Abort{.group = group_, .reason = "crossed"});
+      s_.Reduced(controller_.group, false);
+      if (Coin()) s_.Say(Abort{.group = controller_.group, .reason = "crossed"});
     } else {
-      s_.Say(Abort{.group = group_, .reason = "so"});
-      if (Coin()) s_.Reduced(group_);  // of a reduction that is off
+      s_.Say(Abort{.group = controller_.group, .reason = "so"});
+      if (Coin()) s_.Reduced(controller_.group);  // of a reduction that is off
     }
   }
 
   // What becomes of a round that failed here.
   void Decide() {
-    if (fate_ != Fate::kFailed) return;
+    if (controller_.fate != Fate::kFailed) return;
     if (Coin()) {
-      fate_ = Fate::kFetched;
-      return s_.SayAdopt(group_);
+      controller_.fate = Fate::kFetched;
+      return s_.SayAdopt(controller_.group);
     }
-    fate_ = Fate::kNone;
-    ++undone_;
+    controller_.fate = Fate::kNone;
+    ++seen_.undone;
     given_.clear();
-    s_.Say(Abort{.group = group_, .reason = "nobody has it", .undone = true});
+    s_.Say(Abort{.group = controller_.group, .reason = "nobody has it", .undone = true});
   }
 
   // The mesh: the result is in the inbox, and what was given is out of the outbox.
@@ -152,19 +152,19 @@ class Walk {
       EXPECT_TRUE(included_.insert(gradient).second) << "counted twice";
       inbox_.insert(gradient);
     }
-    expected_ = static_cast<std::uint32_t>(given_.size());
+    controller_.expected = static_cast<std::uint32_t>(given_.size());
     given_.clear();
-    newest_ = inbox_round_ = round_;
+    newest_ = inbox_round_ = controller_.round;
     ++inbox_rounds_;
   }
 
   void LoseMembership() {
-    if (!joined_) return;
-    ++lives_;
+    if (!controller_.joined) return;
+    ++seen_.lives;
     s_.core.GiveIncarnation(kMe);
     s_.Aside(Refused{.code = Code::kAborted, .reason = "its lease ran out"});
     s_.Pass(kSecond);
-    while (applying_) {  // until then it says no Hello
+    while (step_.applying) {  // until then it says no Hello
       EXPECT_TRUE(s_.Said<Hello>().empty());
       Apply();
     }
@@ -174,11 +174,11 @@ class Walk {
     given_.clear();
     inbox_.clear();
     inbox_rounds_ = 0;
-    known_ = 0;
-    groups_ = 1;
-    group_ = kNoGroup;
-    fate_ = Fate::kNone;
-    joined_ = waits_ = false;
+    controller_.known = 0;
+    controller_.groups = 1;
+    controller_.group = kNoGroup;
+    controller_.fate = Fate::kNone;
+    controller_.joined = controller_.waits = false;
     Look();
     s_.Welcome(plans::kRounds);
     s_.SayAdopt();
@@ -190,15 +190,15 @@ class Walk {
   void Look() {
     for (const Action& action : std::exchange(s_.actions, {})) {
       if (std::holds_alternative<Deposit>(action)) {
-        EXPECT_TRUE(stepping_ && !discarded_);
+        EXPECT_TRUE(step_.stepping && !step_.discarded);
         EXPECT_TRUE(given_.empty()) << "the outbox is under way";
-        EXPECT_TRUE(outbox_.insert(step_gradient_).second);
+        EXPECT_TRUE(outbox_.insert(step_.gradient).second);
       } else if (std::holds_alternative<ApplyNow>(action)) {
-        EXPECT_FALSE(applying_);
-        applying_ = true;
+        EXPECT_FALSE(step_.applying);
+        step_.applying = true;
       } else if (const auto* fetch = std::get_if<StartFetch>(&action)) {
         if (fetch->result == kNoGroup) return Fetched();
-        EXPECT_EQ(fetch->contributed, gives_);
+        EXPECT_EQ(fetch->contributed, controller_.gives);
       } else if (const auto* send = std::get_if<SendToController>(&action)) {
         Hear(send->envelope.body);
       } else if (const auto* done = std::get_if<CallDone>(&action)) {
@@ -213,53 +213,53 @@ class Walk {
     inbox_rounds_ = Coin() ? 1 : 0;
     inbox_round_ = newest_;
     replica_ = newest_ - inbox_rounds_;
-    joined_ = true;
+    controller_.joined = true;
     s_.Fetched(newest_, true, inbox_rounds_);
     Look();
   }
 
   void Hear(const WorkerBody& body) {
     if (const auto* ready = std::get_if<Ready>(&body)) {
-      EXPECT_FALSE(waits_ && ready->waiting) << "a second signal that waits";
+      EXPECT_FALSE(controller_.waits && ready->waiting) << "a second signal that waits";
       EXPECT_FALSE(inbox_rounds_ > 0 && ready->waiting) << "it has something to apply";
       EXPECT_EQ(ready->iteration, s_.core.iteration() + 1);
-      waits_ = ready->waiting;
-      known_ += ready->gradients;
+      controller_.waits = ready->waiting;
+      controller_.known += ready->gradients;
     } else if (const auto* finished = std::get_if<Finished>(&body)) {
-      if (finished->outcome == Outcome::kOk && finished->group == group_)
+      if (finished->outcome == Outcome::kOk && finished->group == controller_.group)
         Counted(finished->included);
     } else if (const auto* adopted = std::get_if<Adopted>(&body)) {
       if (adopted->ok) Counted(adopted->included);
     } else if (const auto* hello = std::get_if<Hello>(&body)) {
       EXPECT_EQ(hello->iteration, replica_) << "what it brings";
     } else if (std::holds_alternative<Finish>(body)) {
-      ++finishes_;
+      ++controller_.finishes;
       EXPECT_TRUE(outbox_.empty()) << "owes something still";
     }
   }
   void Counted(std::uint32_t included) {
-    EXPECT_EQ(included, std::exchange(expected_, 0));
-    EXPECT_GE(known_, included) << "the controller has not heard of them all";
-    known_ -= included;
-    waits_ = false;
+    EXPECT_EQ(included, std::exchange(controller_.expected, 0));
+    EXPECT_GE(controller_.known, included) << "the controller has not heard of them all";
+    controller_.known -= included;
+    controller_.waits = false;
   }
 
   void Done(const CallDone& done) {
     EXPECT_TRUE(done.status.ok()) << done.status.ToString();
-    EXPECT_FALSE(applying_);
-    if (!stepping_) return;
-    stepping_ = false;
+    EXPECT_FALSE(step_.applying);
+    if (!step_.stepping) return;
+    step_.stepping = false;
     EXPECT_EQ(done.step.iteration, done.step.adopted ? newest_ : replica_);
     if (done.step.adopted) return;
     EXPECT_GT(done.step.rounds, 0);
-    EXPECT_EQ(done.step.rounds, step_rounds_);
-    EXPECT_EQ(done.step.included, step_included_);
+    EXPECT_EQ(done.step.rounds, step_.rounds);
+    EXPECT_EQ(done.step.included, step_.included);
   }
 
   // No faults any more: the step ends, and so does Finish.
   void Settle() {
     bool finishing = false;
-    for (int i = 0; i < 200 && finishes_ == 0 && !::testing::Test::HasFailure(); ++i) {
+    for (int i = 0; i < 200 && controller_.finishes == 0 && !::testing::Test::HasFailure(); ++i) {
       if (!s_.core.in_call() && !finishing) {
         finishing = true;
         s_.core.Finish(s_.now, &s_.actions);
@@ -267,17 +267,17 @@ class Walk {
       Look();
       Apply();
       Look();
-      if (fate_ == Fate::kRuns) {
-        fate_ = Fate::kNone;
+      if (controller_.fate == Fate::kRuns) {
+        controller_.fate = Fate::kNone;
         Commit();
-        s_.Reduced(group_);
-      } else if (fate_ == Fate::kFetched) {
-        fate_ = Fate::kNone;
+        s_.Reduced(controller_.group);
+      } else if (controller_.fate == Fate::kFetched) {
+        controller_.fate = Fate::kNone;
         Commit();
-        s_.Fetched(round_);
-      } else if (fate_ == Fate::kFailed) {
+        s_.Fetched(controller_.round);
+      } else if (controller_.fate == Fate::kFailed) {
         Decide();
-      } else if (waits_) {
+      } else if (controller_.waits) {
         Announce();
       }
       Look();
@@ -296,30 +296,36 @@ class Walk {
   Iteration inbox_round_ = 0;
   Iteration replica_ = 0;
   Iteration newest_ = 0;
-  // The step in progress.
-  int step_gradient_ = 0;
-  bool stepping_ = false;
-  bool discarded_ = false;
-  bool applying_ = false;
-  bool took_ = false;
-  bool step_included_ = false;
-  std::int64_t step_rounds_ = 0;
-  // The controller's view.
-  bool joined_ = true;
-  bool waits_ = false;
-  std::uint32_t known_ = 0;
-  GroupId groups_ = 1;
-  GroupId group_ = 0;
-  Iteration round_ = 0;
-  bool gives_ = false;
-  Fate fate_ = Fate::kNone;
-  std::uint32_t expected_ = 0;
-  int finishes_ = 0;
-  // How much was seen.
-  int rounds_ = 0;
-  int fetched_ = 0;
-  int undone_ = 0;
-  int lives_ = 0;
+  struct StepAtHand {
+    int gradient = 0;
+    bool stepping = false;
+    bool discarded = false;
+    bool applying = false;
+    bool took = false;
+    bool included = false;
+    std::int64_t rounds = 0;
+  };
+  StepAtHand step_;
+  struct Controller {  // what it knows
+    bool joined = true;
+    bool waits = false;
+    std::uint32_t known = 0;
+    GroupId groups = 1;
+    GroupId group = 0;
+    Iteration round = 0;
+    bool gives = false;
+    Fate fate = Fate::kNone;
+    std::uint32_t expected = 0;
+    int finishes = 0;
+  };
+  Controller controller_;
+  struct Seen {  // so much
+    int rounds = 0;
+    int fetched = 0;
+    int undone = 0;
+    int lives = 0;
+  };
+  Seen seen_;
 };
 
 TEST(RoundsWalkTest, EveryGradientIsInOneRoundOrStillOwed) {

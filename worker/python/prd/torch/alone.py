@@ -50,7 +50,7 @@ def _samples(name):
 class AloneSession:
     """What prd.Session does, for the only worker of no job: each step applies, and there is nobody to wait for."""
 
-    rank, workers, engine, needs_gradients, interrupted = 0, 1, "alone", False, False
+    rank, workers, engine, needs_gradients, interrupted, in_call = 0, 1, "alone", False, False, False
     group_transports = GroupTransports(0, 0, 0)
     memory = {"all": MemoryHeld(0, 0, 0, 0)}
 
