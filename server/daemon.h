@@ -2,7 +2,7 @@
 //
 // Each turn reads workers' messages, lets the controller decide, appends one batch to the history,
 // sends, and only then reads on. While the history has no room, the daemon takes no worker's
-// message and decides nothing: who sends one hears why it waits, and sends it again. It tries
+// message and decides nothing: a sender hears why it waits, and sends it again. The daemon tries
 // again with growing pauses, and nothing is lost. If a write fails half-way, the daemon ends, and
 // the next one goes on from the recorded history.
 #ifndef PRD_SERVER_DAEMON_H_
@@ -65,10 +65,11 @@ class Daemon {
   class StartSignals;
 
   Daemon(Config config, Notifier notifier);
-  Status OpenHistory(StartSignals* signals);
-  Result<std::optional<CurveKeys>> OwnKeys() const;
-  Status ListenToWorkers();
-  Status ListenToAdmin();
+  using Keys = std::optional<CurveKeys>;  // its own
+  Result<Keys> OwnKeys() const;
+  Status OpenHistory(const Keys& keys, StartSignals* signals);
+  Status ListenToWorkers(const Keys& keys);
+  Status ListenToAdmin(const Keys& keys);
   LocalUsers WhoMayTrain() const;
   Status Recover(StartSignals* signals);
   void TellReading(const RestoreProgress& progress, Instant* tell_at);

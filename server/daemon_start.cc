@@ -155,10 +155,12 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(Config config, Notifier notifier, 
     daemon->metrics_ = std::make_unique<MetricsPublisher>(std::move(*metrics), settings.state_dir);
   }
   StartSignals start_signals(signals);
-  PRD_RETURN_IF_ERROR(daemon->OpenHistory(&start_signals));
+  const Result<Keys> keys = daemon->OwnKeys();
+  if (!keys.ok()) return keys.status();
+  PRD_RETURN_IF_ERROR(daemon->OpenHistory(*keys, &start_signals));
   daemon->recorder_ = std::make_unique<Recorder>(daemon->history_.get());
-  if (daemon->workers_ == nullptr) PRD_RETURN_IF_ERROR(daemon->ListenToWorkers());
-  PRD_RETURN_IF_ERROR(daemon->ListenToAdmin());
+  if (daemon->workers_ == nullptr) PRD_RETURN_IF_ERROR(daemon->ListenToWorkers(*keys));
+  PRD_RETURN_IF_ERROR(daemon->ListenToAdmin(*keys));
   PRD_RETURN_IF_ERROR(daemon->Recover(&start_signals));
   daemon->counts_ =
       std::make_unique<DaemonCounts>(DaemonCounts::Sources{.controller = daemon->controller_.get(),
@@ -187,7 +189,7 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(Config config, Notifier notifier, 
 }
 
 // Waits for room where the disk is full, as a prd that runs does. Workers hear why they wait.
-Status Daemon::OpenHistory(StartSignals* signals) {
+Status Daemon::OpenHistory(const Keys& keys, StartSignals* signals) {
   const DaemonConfig& settings = config_.daemon;
   for (bool told = false;; told = true) {
     Result<std::unique_ptr<RocksHistory>> history = RocksHistory::Open(
@@ -202,7 +204,7 @@ Status Daemon::OpenHistory(StartSignals* signals) {
       spdlog::error("{}. prd starts once there is room; nothing is lost, and workers wait",
                     full.message());
     }
-    if (workers_ == nullptr) PRD_RETURN_IF_ERROR(ListenToWorkers());
+    if (workers_ == nullptr) PRD_RETURN_IF_ERROR(ListenToWorkers(keys));
     zap_->Serve();
     workers_->PutOff(*access_, "prd has just started and waits for room on its disk", kPutOffMs);
     notifier_.TellStatus("waits for room on the disk of " + settings.state_dir);
@@ -215,18 +217,17 @@ Status Daemon::OpenHistory(StartSignals* signals) {
 }
 
 // The daemon's own; without them workers are told apart by their users.
-Result<std::optional<CurveKeys>> Daemon::OwnKeys() const {
+Result<Daemon::Keys> Daemon::OwnKeys() const {
   const std::string& file = config_.daemon.curve_secret_key_file;
-  std::optional<CurveKeys> none;
-  if (file.empty()) return none;
+  if (file.empty()) return Keys();
   Result<CurveKeys> read = ReadSecretKeyFile(file);
   if (!read.ok()) return read.status();
   HideMemory();
-  return std::optional<CurveKeys>(std::move(*read));
+  return Keys(std::move(*read));
 }
 
 // Messages may queue up from here on; none counts before the runs are back.
-Status Daemon::ListenToWorkers() {
+Status Daemon::ListenToWorkers(const Keys& keys) {
   const DaemonConfig& settings = config_.daemon;
   Result<Access> access = Access::Load(config_);
   if (!access.ok()) return access.status();
@@ -235,15 +236,12 @@ Status Daemon::ListenToWorkers() {
   Result<std::unique_ptr<ZapHandler>> zap = ZapHandler::Make(context_, access_.get(), &audit_);
   if (!zap.ok()) return zap.status();
   zap_ = std::move(*zap);
-  const Result<std::optional<CurveKeys>> own = OwnKeys();
-  if (!own.ok()) return own.status();
-  const std::optional<CurveKeys>& keys = *own;
   public_key_ = keys ? keys->public_key : "";
   std::string listen = settings.listen;
   if (listen.empty()) {
-    Result<std::string> made = MakeOwnEndpoint();
-    if (!made.ok()) return made.status();
-    listen = std::move(*made);
+    Result<std::string> own = MakeOwnEndpoint();
+    if (!own.ok()) return own.status();
+    listen = std::move(*own);
   } else if (!keys && !listen.starts_with("ipc://")) {
     spdlog::warn(
         "listen = \"{}\" without CURVE keys: every user of this host can train along, and be in "
@@ -267,11 +265,9 @@ Status Daemon::ListenToWorkers() {
   return Status::Ok();
 }
 
-Status Daemon::ListenToAdmin() {
-  const Result<std::optional<CurveKeys>> keys = OwnKeys();
-  if (!keys.ok()) return keys.status();
+Status Daemon::ListenToAdmin(const Keys& keys) {
   Result<std::unique_ptr<AdminServer>> admin = AdminServer::Make(
-      {.endpoint = config_.daemon.admin, .keys = *keys}, history_.get(), *access_, &audit_);
+      {.endpoint = config_.daemon.admin, .keys = keys}, history_.get(), *access_, &audit_);
   if (!admin.ok()) return admin.status();
   admin_ = std::move(*admin);
   if (metrics_ != nullptr) recorder_->TellMeters(metrics_->meters());

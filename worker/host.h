@@ -26,9 +26,9 @@ bool IsLoopbackAddress(const std::string& address);
 // route leads there, and when the address is link-local: other hosts cannot reach that.
 Result<std::string> AddressTowards(const std::string& endpoint);
 
-// The same, but while it would be kUnavailable, as a name is that DNS does not have yet, it is
-// asked for again, until `end` or until a signal's handler has run in this thread. `waits` is
-// called once, with the reason, before the first pause.
+// The same, but it asks again while the name cannot be found (kUnavailable), as before DNS has it:
+// until `end`, or until a signal's handler has run in this thread. Before the first pause it calls
+// `waits` with the reason.
 Result<std::string> AwaitAddressTowards(const std::string& endpoint,
                                         std::chrono::steady_clock::time_point end,
                                         const std::function<void(const std::string& why)>& waits);

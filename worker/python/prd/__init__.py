@@ -12,6 +12,7 @@ For PyTorch: prd.torch. Programs that start workers: python3 -m prd.run.
 from prd.arrays import Tensor, tensor
 from prd.errors import (Aborted, AlreadyExists, Cancelled, DataLoss, DeadlineExceeded, Error, FailedPrecondition, Internal,
                         InvalidArgument, NotFound, ResourceExhausted, Unavailable)
-from prd.session import BatchShare, GroupTransports, MemoryHeld, Progress, Session, StepResult, leave_soon
+from prd.results import BatchShare, GroupTransports, MemoryHeld, Progress, StepResult
+from prd.session import Session, leave_soon
 
 __version__ = "0.1.0"

@@ -129,6 +129,8 @@ class Worker:
         self._numbers = numpy.zeros(1 + len(self._kept.numbers(state)))
         self._keep()
         tag = ";".join(f"{name}{held.shape}" for name, held in zip(self._parameters.names, self._parameters.held)) + f"|{self._kept.names}"
+        kept = [tensor_name for tensor_name, held in zip(self._kept.names, self._kept.held) if held is not None]
+        self._words = {"parameters": self._parameters.names, "gradients": self._parameters.names, "state": [*kept, "whole numbers"]}
         with self._calls():
             session.attach(self._parameters.tensors(), None, self._apply, state=[*self._kept.tensors(), arrays.tensor(self._numbers)],
                            trained=trained, job_trained=job_trained, model_tag=tag, gradients_later=True, state_in_apply=True)
@@ -272,8 +274,7 @@ class Worker:
     def _calls(self):
         """In this block the session is called: the replica may be another, at once or once an interrupted call has ended."""
         self._seen, self._surely = False, True
-        with errors.in_words({"parameters": self._parameters.names, "gradients": self._parameters.names,
-                              "state": [name for name, held in zip(self._kept.names, self._kept.held) if held is not None] + ["numbers"]}):
+        with errors.in_words(self._words):
             try:
                 yield
             finally:

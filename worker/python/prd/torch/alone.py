@@ -10,7 +10,7 @@ import time
 import torch
 
 from prd import errors
-from prd.session import BatchShare, GroupTransports, MemoryHeld, Progress, StepResult
+from prd.results import BatchShare, GroupTransports, MemoryHeld, Progress, StepResult
 from prd.torch.data import batch_samples, drawn
 
 # Any of these says that the process is meant to be a worker of a job.

@@ -5,7 +5,7 @@ import itertools
 import torch
 
 from prd import errors
-from prd.session import BatchShare
+from prd.results import BatchShare
 
 _OPTIONS = ("num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "generator")
 
