@@ -111,27 +111,31 @@ class Jax(unittest.TestCase):
 
             place.in_threads(2, body)
 
-    def test_who_joins_later_gets_params_and_state(self):
-        """So equal replicas stay equal, and Adam counts on."""
+    def one_joins_another(self, optimizer, check):
+        """check() sees the worker that joins a job of one that trains. Both end equal."""
         joined, left = threading.Event(), threading.Event()
         with place.Cluster(place.job("all-reduce", 1)) as c:
             def body(rank):
                 if rank == 1:
                     joined.wait()
-                with attach(c, rank, make_params(rank), optax.adam(0.03)) as worker:
+                with attach(c, rank, make_params(rank), optimizer) as worker:
                     if rank == 0:
                         train(worker, draw(0, 5))
                         joined.set()
                         while not left.is_set():
                             train(worker, draw(0, 1))
                     else:
-                        self.assertGreaterEqual(int(worker.state[0].count), 5)
+                        check(worker)
                         train(worker, draw(1, 3))
                         left.set()
                 return worker
 
             first, second = place.in_threads(2, body)
             self.assertEqual(bits(first.params), bits(second.params))
+
+    def test_who_joins_later_gets_params_and_state(self):
+        """So equal replicas stay equal, and Adam counts on."""
+        self.one_joins_another(optax.adam(0.03), lambda worker: self.assertGreaterEqual(int(worker.state[0].count), 5))
 
     def test_other_dtypes_and_wrong_trees(self):
         with place.Cluster(place.job("all-reduce", 1)) as c:
@@ -156,7 +160,6 @@ class Jax(unittest.TestCase):
 
     def test_any_state_goes_with_the_replica_and_other_updates_are_refused(self):
         """Random keys, flags and a few whole numbers, too."""
-        joined, left = threading.Event(), threading.Event()
         # The gradients' noise is from a key in the state, so workers stay equal only if that has gone with the model.
         optimizer = optax.apply_if_finite(optax.chain(optax.add_noise(0.1, 0.5, 3), optax.sgd(0.03)), 2)
         with place.Cluster(place.job("all-reduce", 1)) as c:
@@ -165,25 +168,12 @@ class Jax(unittest.TestCase):
                 with self.assertRaisesRegex(prd.InvalidArgument, found):
                     attach(c, 0, make_params(), refused)
 
-            def body(rank):
-                if rank == 1:
-                    joined.wait()
-                with attach(c, rank, make_params(rank), optimizer) as worker:
-                    if rank == 0:
-                        train(worker, draw(0, 5))
-                        joined.set()
-                        while not left.is_set():
-                            train(worker, draw(0, 1))
-                    else:
-                        key = jax.random.key_data(worker.state.inner_state[0].rng_key)
-                        self.assertNotEqual(bits(key), bits(jax.random.key_data(optimizer.init(make_params()).inner_state[0].rng_key)))
-                        self.assertTrue(bool(worker.state.last_finite))
-                        train(worker, draw(1, 3))
-                        left.set()
-                return worker
+        def check(worker):
+            key = jax.random.key_data(worker.state.inner_state[0].rng_key)
+            self.assertNotEqual(bits(key), bits(jax.random.key_data(optimizer.init(make_params()).inner_state[0].rng_key)))
+            self.assertTrue(bool(worker.state.last_finite))
 
-            first, second = place.in_threads(2, body)
-            self.assertEqual(bits(first.params), bits(second.params))
+        self.one_joins_another(optimizer, check)
 
     def test_params_are_those_of_a_call_that_was_interrupted_once_it_has_ended(self):
         with place.Cluster(place.job("p-reduce", 2, "", "group_size = 2")) as c:
